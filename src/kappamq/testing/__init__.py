@@ -1,0 +1,1 @@
+"""Cluster in a process, for tests of programs that use KappaMQ."""

@@ -1,0 +1,1 @@
+"""Pytest fixtures of KappaMQ, loaded through the `pytest11` entry point."""
