@@ -43,7 +43,7 @@ class TopicQueues:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """One answer of a name server. `order_conf` (`brokerA:4;brokerB:4`) fixes the queues of a strictly ordered topic."""
+    """One answer of a name server. `order_conf` (`brokerA:4;brokerB:4`) fixes the queues of an ordered topic."""
 
     brokers: tuple[BrokerAddresses, ...]
     queues: tuple[TopicQueues, ...]

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""Sockets around `wire`, on asyncio. Knows frames and limits, no rule of a broker or client."""

@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The remoting protocol without I/O: bytes in, values out."""

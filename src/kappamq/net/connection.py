@@ -1,0 +1,316 @@
+"""One connection: bytes through a decoder, requests to a handler, replies to their callers, with back-pressure.
+
+Reading stops while the peer does not take what we write (`write_bytes_high`), or while too many of its requests are
+unanswered (`unanswered_max`). What was read already waits in a backlog, so order holds and memory is bounded.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from kappamq.errors import CallTimeout, ConnectionLost, LocalProtocolError, RemoteProtocolError
+from kappamq.model.ids import pack_host
+from kappamq.wire.command import ONE_WAY_FLAG, Command
+from kappamq.wire.exchange import INFLIGHT_MAX, Exchange
+from kappamq.wire.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+
+log = logging.getLogger(__name__)
+
+_TLS_HANDSHAKE: Final = 0x16
+_EXPIRE_SECONDS: Final = 0.5
+_HALF_CLOSED_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one peer may cost us."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    write_bytes_high: int = 4 * 1024 * 1024
+    write_bytes_low: int = 1024 * 1024
+    unanswered_max: int = 8192
+    inflight_max: int = INFLIGHT_MAX
+
+
+RequestHandler = Callable[["Connection", Command], None]
+"""Called for every request in order of arrival; answers now or later with `Connection.reply`, must not block."""
+
+
+def _nothing() -> None:
+    return None
+
+
+class Connection(asyncio.Protocol):
+    """Both ends use the same class: each may ask and answer."""
+
+    def __init__(
+        self,
+        on_request: RequestHandler,
+        *,
+        limits: ConnectionLimits | None = None,
+        on_open: Callable[["Connection"], None] | None = None,
+        on_lost: Callable[["Connection"], None] | None = None,
+        on_read: Callable[[], None] = _nothing,
+    ) -> None:
+        """`on_read` runs after the requests of one read were handled: the place for work in bulk."""
+        self._limits = limits or ConnectionLimits()
+        self._on_request = on_request
+        self._on_open = on_open
+        self._on_lost = on_lost
+        self._on_read = on_read
+        self._decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
+        self._exchange: Exchange[asyncio.Future[Command]] = Exchange(inflight_max=self._limits.inflight_max)
+        self._backlog: deque[Command] = deque()
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._expiry: asyncio.TimerHandle | None = None
+        self._is_write_paused = False
+        self._is_read_paused = False
+        self._is_flush_due = False
+        self._is_closing = False
+        self._unanswered = 0
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        """Done when the connection is gone."""
+        self._why = "closed by the peer"
+        self.peer = "unknown"
+        self.peer_host = pack_host("127.0.0.1", 0)
+        self.last_active = self._loop.time()
+        self.frame_since: float | None = None
+        """When the frame that is still incomplete began to arrive."""
+
+    # ── Life cycle ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio.Transport: a cast, no check.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_bytes_high, low=self._limits.write_bytes_low)
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            host = str(name[0]).partition("%")[0].removeprefix("::ffff:")
+            self.peer_host = pack_host(host, name[1])
+            self.peer = f"[{host}]:{name[1]}" if ":" in host else f"{host}:{name[1]}"
+        if self._on_open is not None:
+            self._on_open(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closing = True
+        if exc is not None:
+            self._why = f"lost: {exc}"
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for waiter in self._exchange.abandon():
+            if not waiter.done():
+                waiter.set_exception(ConnectionLost(f"connection to {self.peer} {self._why}: try again"))
+        self._backlog.clear()
+        self._outgoing.clear()
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    def close(self, why: str = "closed by us") -> None:
+        """Finish writing what is queued, then close."""
+        if self._is_closing or self._transport is None:
+            return
+        self._flush()
+        self._is_closing = True
+        self._why = why
+        self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """Close at once; what was not written is lost."""
+        if self._transport is None:
+            return
+        self._is_closing = True
+        self._why = why
+        self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is gone."""
+        await asyncio.shield(self.lost)  # Shielded: several may wait, and one that is cancelled must not end the rest.
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._is_closing
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes held for this peer: incomplete input and unsent output."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._decoder.buffered_bytes + self._outgoing_bytes + unsent
+
+    # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        self.last_active = self._loop.time()
+        try:
+            commands = self._decoder.feed(data)
+        except RemoteProtocolError as fault:
+            hint = _hint(data)
+            log.warning("peer broke the protocol: connection closed peer=%s fault=%s%s", self.peer, fault, hint)
+            self.abort(f"broke the protocol: {fault}")
+            return
+        if not self._decoder.buffered_bytes:
+            self.frame_since = None
+        elif commands or self.frame_since is None:
+            self.frame_since = self.last_active
+        if self._backlog:
+            self._backlog.extend(commands)
+            return
+        self._take(commands)
+
+    def eof_received(self) -> bool:
+        """The peer will send no more: answer what it has asked, then close."""
+        if self._unanswered == 0 and not self._outgoing and not self._backlog:
+            return False
+        self._loop.call_later(_HALF_CLOSED_SECONDS, self.close, "half-closed by the peer")
+        return True
+
+    def _take(self, commands: "list[Command] | deque[Command]") -> None:
+        """Handle commands in order until the peer must wait; keep the rest."""
+        for position, command in enumerate(commands):
+            if command.is_reply:
+                waiter = self._exchange.close(command.request_id)
+                if waiter is not None and not waiter.done():
+                    waiter.set_result(command)
+                continue
+            if self._must_wait():
+                self._backlog = deque(list(commands)[position:])
+                break
+            if not command.is_one_way:
+                self._unanswered += 1
+            self._on_request(self, command)
+            if self._is_closing:
+                break
+        self._on_read()
+        self._flush()
+        self._pace()
+
+    def _must_wait(self) -> bool:
+        return (
+            self._is_write_paused
+            or self._outgoing_bytes > self._limits.write_bytes_high
+            or self._unanswered >= self._limits.unanswered_max
+        )
+
+    def _pace(self) -> None:
+        """Read only as fast as the peer takes our answers."""
+        if self._transport is None or self._is_closing:
+            return
+        must_wait = self._must_wait() or bool(self._backlog)
+        if must_wait and not self._is_read_paused:
+            self._is_read_paused = True
+            self._transport.pause_reading()
+        elif not must_wait and self._is_read_paused:
+            self._is_read_paused = False
+            self._transport.resume_reading()
+
+    def _resume(self) -> None:
+        if self._backlog and not self._must_wait() and not self._is_closing:
+            backlog, self._backlog = self._backlog, deque()
+            self._take(backlog)
+        else:
+            self._pace()
+
+    # ── Writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def reply(self, command: Command) -> None:
+        """Answer a request of the peer. Answers to a closed connection are dropped."""
+        self.reply_encoded(encode_frame(command))
+
+    def reply_encoded(self, frame: bytes) -> None:
+        """Answer with a frame that is encoded already."""
+        self.settle()
+        self._enqueue(frame)
+
+    def settle(self) -> None:
+        """Count one request of the peer as answered (or as one that gets no answer)."""
+        if self._unanswered > 0:
+            self._unanswered -= 1
+
+    def send(self, command: Command) -> None:
+        """Send a request that gets no reply."""
+        if not self.is_open:
+            raise ConnectionLost(f"connection to {self.peer} is {self._why}: try again")
+        command.flag |= ONE_WAY_FLAG
+        command.request_id = self._exchange.next_id()
+        self._enqueue(encode_frame(command))
+
+    async def call(self, command: Command, *, timeout_ms: float) -> Command:
+        """Send a request and wait for its reply, whatever its code.
+
+        Raises `CallTimeout`, `ConnectionLost` or `TooManyInFlight`. When cancelled, the outcome is unknown.
+        """
+        return await self.begin(command, timeout_ms=timeout_ms)
+
+    def begin(self, command: Command, *, timeout_ms: float) -> asyncio.Future[Command]:
+        """Send a request now and return the future of its reply: pipelining without a task for each call."""
+        if not self.is_open:
+            raise ConnectionLost(f"connection to {self.peer} is {self._why}: try again")
+        if command.flag & ONE_WAY_FLAG:
+            raise LocalProtocolError("a one-way request gets no reply: use send()")
+        waiter: asyncio.Future[Command] = self._loop.create_future()
+        deadline = self._loop.time() + timeout_ms / 1000
+        command.request_id = self._exchange.open(waiter, deadline=deadline)
+        self._enqueue(encode_frame(command))
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(min(_EXPIRE_SECONDS, timeout_ms / 1000), self._expire)
+        return waiter
+
+    def _expire(self) -> None:
+        self._expiry = None
+        for waiter in self._exchange.expire(self._loop.time()):
+            if not waiter.done():
+                waiter.set_exception(CallTimeout(f"no reply from {self.peer} in time: try again or allow more time"))
+        if self._exchange.inflight and not self._is_closing:
+            self._expiry = self._loop.call_later(_EXPIRE_SECONDS, self._expire)
+
+    def _enqueue(self, frame: bytes) -> None:
+        if self._is_closing or self._transport is None:
+            return
+        self._outgoing.append(frame)
+        self._outgoing_bytes += len(frame)
+        if not self._is_flush_due:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush_later)
+
+    def _flush_later(self) -> None:
+        self._flush()
+        if self._backlog or self._is_read_paused:
+            self._resume()
+
+    def _flush(self) -> None:
+        """Hand everything that is queued to the transport in one write."""
+        self._is_flush_due = False
+        if not self._outgoing:
+            return
+        data = self._outgoing[0] if len(self._outgoing) == 1 else b"".join(self._outgoing)
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        if self._transport is not None and not self._is_closing:
+            self.last_active = self._loop.time()
+            self._transport.write(data)
+
+    def pause_writing(self) -> None:
+        self._is_write_paused = True
+        self._pace()
+
+    def resume_writing(self) -> None:
+        self._is_write_paused = False
+        self._loop.call_soon(self._resume)
+
+
+def _hint(data: bytes) -> str:
+    """What a stranger's first bytes look like."""
+    if data[:1] == bytes((_TLS_HANDSHAKE,)):
+        return " (looks like TLS: this port speaks plain RocketMQ remoting)"
+    if data[:4].isalpha() or data[:4] in (b"GET ", b"PUT "):
+        return " (looks like HTTP or text: this port speaks RocketMQ remoting)"
+    return ""
