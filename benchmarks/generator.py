@@ -104,7 +104,7 @@ def run(
 
 
 def check(outcome: Json) -> None:
-    """Raise GeneratorFailed unless every request was answered well and the broker holds exactly what it acknowledged."""
+    """Raise GeneratorFailed unless every request was answered well and the queues hold just what was acknowledged."""
     faults = [name for name in ("errors", "unanswered", "unmatched", "malformed") if outcome[name]]
     if faults:
         found = ", ".join(f"{name} {outcome[name]}" for name in faults)
@@ -112,7 +112,7 @@ def check(outcome: Json) -> None:
     stored = outcome["stored_after"] - outcome["stored_before"]
     if outcome["mode"] == "send" and stored != outcome["total_count"]:
         raise GeneratorFailed(
-            f"{outcome['total_count']} messages were acknowledged in {outcome['topic']}, but its queues grew by {stored}"
+            f"{outcome['total_count']} messages acknowledged in {outcome['topic']}, but its queues grew by {stored}"
         )
 
 
