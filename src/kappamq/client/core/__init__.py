@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""Decisions of the client as plain values and functions: no sockets, no clock, no randomness of their own."""
