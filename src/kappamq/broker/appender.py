@@ -1,0 +1,241 @@
+"""The way into the log: records in order of arrival, acknowledged when the promised durability is reached.
+
+    submit ─▶ staged ─▶ write(): one append for all of one read ─▶ waiting ─▶ flushed ─▶ published ─▶ done()
+
+One thread runs `fdatasync` (group commit): whatever was appended meanwhile shares the next one. In `async` mode nobody
+waits for it; records become visible with the write, and the thread flushes at a steady pace.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kappamq.clock import Clock
+from kappamq.errors import Busy, DiskFull, KappaError, StorageError
+from kappamq.model.record import NewRecord
+from kappamq.store.store import Appended, Arrival, Store
+
+log = logging.getLogger(__name__)
+
+ASYNC_FLUSH_SECONDS: Final = 0.5
+_JOIN_SECONDS: Final = 30.0
+
+Done = Callable[[list[Appended] | KappaError, bool], None]
+"""Called once: with places, or with what went wrong; the flag says that the disk did not confirm in time."""
+
+
+@dataclass(slots=True)
+class _Submission:
+    records: Sequence[NewRecord]
+    done: Done
+    atomic: bool
+    wait: bool
+
+
+@dataclass(slots=True)
+class _Waiting:
+    end: int
+    since: float
+    places: list[Appended]
+    done: Done
+    is_answered: bool = False
+
+
+class Appender:
+    """Owned by the event loop; only the flush itself runs in a thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock,
+        durable: bool,
+        on_arrivals: Callable[[list[Arrival]], None],
+        unacknowledged_max: int,
+        flush_timeout_seconds: float,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._durable = durable
+        self._on_arrivals = on_arrivals
+        self._unacknowledged_max = unacknowledged_max
+        self._flush_timeout_seconds = flush_timeout_seconds
+        self._staged: list[_Submission] = []
+        self._staged_records = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._is_write_due = False
+        self._wake = threading.Event()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._flush_forever, name="kappamq-flush", daemon=True)
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._preparing = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Write and flush what was submitted, answer it, end the thread."""
+        self.write()
+        self._is_stopping = True
+        self._wake.set()
+        await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
+        # The thread's last report was posted to the loop before it ended: let it run.
+        await asyncio.sleep(0)
+
+    async def wait_failed(self) -> None:
+        """Raise when the disk failed for good: the broker must not go on."""
+        await self._failed
+
+    @property
+    def unacknowledged(self) -> int:
+        """Submissions that wait for the disk."""
+        return len(self._waiting) + len(self._staged)
+
+    def submit(self, records: Sequence[NewRecord], done: Done, *, atomic: bool = False, wait: bool = True) -> None:
+        """Take records to be stored. `atomic` keeps them in one segment; without `wait`, done() follows the write.
+
+        Raises `Busy` at the limit of what may wait for the disk. Nothing is visible or acknowledged before `done`.
+        """
+        if self.unacknowledged >= self._unacknowledged_max:
+            raise Busy("[OVERLOAD]system busy, start flow control for a while: too many sends wait for the disk")
+        self._staged.append(_Submission(records, done, atomic, wait))
+        if not self._is_write_due:
+            self._is_write_due = True
+            self._loop.call_soon(self.write)
+
+    async def store(self, records: Sequence[NewRecord], *, atomic: bool = False) -> list[Appended]:
+        """Store records of the broker's own and wait until they are as durable as a send."""
+        future: asyncio.Future[list[Appended]] = self._loop.create_future()
+
+        def done(outcome: list[Appended] | KappaError, _: bool) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, KappaError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self.submit(records, done, atomic=atomic)
+        return await future
+
+    def write(self) -> None:
+        """Append everything that was submitted since the last call."""
+        self._is_write_due = False
+        if not self._staged:
+            return
+        staged, self._staged = self._staged, []
+        run: list[_Submission] = []
+        for submission in staged:
+            if submission.atomic:
+                self._append(run)
+                self._append([submission])
+                run = []
+            else:
+                run.append(submission)
+        self._append(run)
+        if self._durable:
+            self._wake.set()
+        else:
+            self._advance()
+        if self._store.needs_segment and not self._preparing:
+            self._preparing = True
+            self._loop.run_in_executor(None, self._prepare)
+
+    def _prepare(self) -> None:
+        try:
+            self._store.prepare_next_segment()
+        except (OSError, StorageError) as fault:
+            log.warning("next segment could not be prepared: will be made on demand fault=%s", fault)
+        finally:
+            self._preparing = False
+
+    def _append(self, run: list[_Submission]) -> None:
+        if not run:
+            return
+        records = run[0].records if len(run) == 1 else [record for submission in run for record in submission.records]
+        try:
+            places = self._store.append(records, atomic=run[0].atomic)
+        except KappaError as fault:
+            if len(run) > 1 and not isinstance(fault, DiskFull):
+                # One bad record must not fail its neighbours: each tells its own story.
+                for submission in run:
+                    self._append([submission])
+                return
+            for submission in run:
+                submission.done(fault, False)
+            return
+        since = self._clock.monotonic()
+        at = 0
+        for submission in run:
+            mine = places[at : at + len(submission.records)]
+            at += len(submission.records)
+            done = submission.done
+            waiting = _Waiting(mine[-1].end, since, mine, done)
+            if self._durable and not submission.wait:
+                waiting.is_answered = True
+                done(mine, False)
+            self._waiting.append(waiting)
+
+    def _advance(self) -> None:
+        """Make visible what the watermark allows, then answer for it, then wake those who wait for messages."""
+        arrivals = self._store.publish()
+        published = self._store.published
+        waiting = self._waiting
+        while waiting and waiting[0].end <= published:
+            entry = waiting.popleft()
+            if not entry.is_answered:
+                entry.done(entry.places, False)
+        if arrivals:
+            self._on_arrivals(arrivals)
+
+    def expire(self) -> None:
+        """Answer sends that the disk did not confirm in time: they are stored, perhaps not for good."""
+        oldest = self._clock.monotonic() - self._flush_timeout_seconds
+        for entry in self._waiting:
+            if entry.since > oldest:
+                break
+            if not entry.is_answered:
+                entry.is_answered = True
+                entry.done(entry.places, True)
+
+    # ── The flush thread ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _flush_forever(self) -> None:
+        while True:
+            self._wake.wait(None if self._durable else ASYNC_FLUSH_SECONDS)
+            self._wake.clear()
+            try:
+                flushed = self._store.flush()
+            except (StorageError, OSError) as fault:
+                self._post(self._flush_failed, fault)
+                return
+            self._post(self._flushed, flushed)
+            if self._is_stopping:
+                return
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # The loop has closed: nobody waits any more.
+            self._is_stopping = True
+
+    def _flushed(self, log_offset: int) -> None:
+        self._store.mark_flushed(log_offset)
+        if self._durable:
+            self._advance()
+
+    def _flush_failed(self, fault: Exception) -> None:
+        """After a failed sync the page cache may lie: nothing that waits can be promised, the broker must stop."""
+        log.error("disk sync failed: the broker stops fault=%s", fault)
+        error = fault if isinstance(fault, KappaError) else StorageError(f"disk sync failed: {fault}")
+        while self._waiting:
+            entry = self._waiting.popleft()
+            if not entry.is_answered:
+                entry.done(error, False)
+        if not self._failed.done():
+            self._failed.set_exception(error)

@@ -1,0 +1,223 @@
+"""Storing messages: single sends and batches, with short or long header names."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kappamq.broker.appender import Appender
+from kappamq.broker.groups import Groups
+from kappamq.broker.placing import place
+from kappamq.broker.router import Handler, answer_fault
+from kappamq.broker.statistics import Statistics
+from kappamq.broker.topics import Topics
+from kappamq.errors import InvalidMessage, KappaError, NotPermitted, Refused
+from kappamq.model.config import Permission, TopicConfig
+from kappamq.model.ids import offset_id
+from kappamq.model.message import TRANSACTION_MASK
+from kappamq.model.names import RETRY_PREFIX, TOPIC_CHARACTERS_MAX, WRITE_PROTECTED_TOPICS, is_retry_topic
+from kappamq.model.properties import (
+    PROPERTIES_BYTES_MAX,
+    Name,
+    decode_properties,
+    encode_properties,
+    property_of,
+)
+from kappamq.model.record import NewRecord
+from kappamq.net.connection import Connection
+from kappamq.store.store import Appended
+from kappamq.wire.batch import decode_batch
+from kappamq.wire.codes import RequestCode, ResponseCode
+from kappamq.wire.command import Command
+from kappamq.wire.headers import SendRequest, SendRequestV1, decode_fields
+
+_NOT_WAITING: Final = "WAIT\x01false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRules:
+    """What a broker stamps on messages and how large they may be."""
+
+    store_host: bytes
+    cluster: str
+    region: str
+    trace_on: bool
+    message_bytes_max: int
+    permission: int
+    delay_levels: int
+
+
+class SendHandlers:
+    """Requests 10, 310 and 320."""
+
+    def __init__(
+        self, *, topics: Topics, groups: Groups, appender: Appender, statistics: Statistics, rules: SendRules
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._appender = appender
+        self._statistics = statistics
+        self._rules = rules
+        self._trace_text = "true" if rules.trace_on else "false"
+        self._stamp = encode_properties(
+            {Name.REGION: rules.region, Name.TRACE_ON: self._trace_text, Name.CLUSTER: rules.cluster}
+        )
+
+    def table(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.SEND_MESSAGE: self.send_v1,
+            RequestCode.SEND_MESSAGE_V2: self.send_v2,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
+        }
+
+    def send_v1(self, connection: Connection, request: Command) -> None:
+        long = decode_fields(request.fields, SendRequestV1)
+        self._send(connection, request, long)
+
+    def send_v2(self, connection: Connection, request: Command) -> None:
+        self._send(connection, request, decode_fields(request.fields, SendRequest))
+
+    def _send(self, connection: Connection, request: Command, send: SendRequest | SendRequestV1) -> None:
+        topic = self._check_target(send)
+        queue_id = send.queue_id
+        if queue_id < 0:
+            queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - spreading load, no secret
+        records = (
+            self._batch(connection, request, send, queue_id)
+            if send.batch
+            else [self._single(connection, request, send, queue_id)]
+        )
+        unique_id = None if send.batch else property_of(records[0].properties.decode(), Name.UNIQUE_ID)
+
+        def done(outcome: list[Appended] | KappaError, is_late: bool) -> None:
+            if isinstance(outcome, KappaError):
+                self._statistics.put_failed += 1
+                answer_fault(connection, request, outcome)
+                return
+            self._statistics.stored(send.topic, len(outcome), sum(place.size for place in outcome))
+            if not request.is_one_way:
+                code = ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS
+                connection.reply(request.reply(code, fields=self._reply_fields(queue_id, unique_id, outcome)))
+
+        self._appender.submit(records, done, atomic=send.batch, wait=_NOT_WAITING not in send.properties)
+
+    def _reply_fields(self, queue_id: int, unique_id: str | None, places: list[Appended]) -> dict[str, str]:
+        host = self._rules.store_host
+        fields = {
+            "msgId": ",".join([offset_id(host, place.log_offset) for place in places]),
+            "queueId": str(queue_id),
+            "queueOffset": str(places[0].queue_offset),
+            "MSG_REGION": self._rules.region,
+            "TRACE_ON": self._trace_text,
+        }
+        if unique_id is not None:
+            fields["transactionId"] = unique_id
+        return fields
+
+    def _check_target(self, send: SendRequest | SendRequestV1) -> TopicConfig:
+        """The topic of a send, which must exist (or be made) and be writable."""
+        if send.topic in WRITE_PROTECTED_TOPICS:
+            raise NotPermitted(f"the topic[{send.topic}] is reserved for the broker: send to a topic of your own")
+        is_retry = is_retry_topic(send.topic)
+        if is_retry:
+            self._groups.get(send.topic.removeprefix(RETRY_PREFIX))
+        topic = self._topics.for_send(
+            send.topic, template=send.default_topic, queues=1 if is_retry else send.default_topic_queues
+        )
+        if not (self._rules.permission & Permission.WRITE and topic.perm & Permission.WRITE):
+            raise NotPermitted(
+                f"the broker or its topic[{send.topic}] sending message is forbidden: it is not writable"
+            )
+        if send.queue_id >= topic.queue_count:
+            raise Refused(
+                f"request queueId[{send.queue_id}] is illegal, topic[{send.topic}] has {topic.queue_count} queues: "
+                "refresh the route",
+                code=ResponseCode.INVALID_PARAMETER,
+            )
+        return topic
+
+    def _single(
+        self, connection: Connection, request: Command, send: SendRequest | SendRequestV1, queue_id: int
+    ) -> NewRecord:
+        if not request.body:
+            raise InvalidMessage("the message body is empty: send at least one byte")
+        if len(request.body) > self._rules.message_bytes_max:
+            raise InvalidMessage(
+                f"the message body has {len(request.body)} bytes, the maximum is {self._rules.message_bytes_max}"
+            )
+        text = self._stamped(send.properties)
+        properties = text.encode()
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise InvalidMessage(
+                f"the properties take {len(properties)} bytes, the maximum is {PROPERTIES_BYTES_MAX}: send fewer"
+            )
+        record = NewRecord(
+            send.topic,
+            queue_id,
+            request.body,
+            properties,
+            send.born_at_ms,
+            connection.peer_host,
+            self._rules.store_host,
+            send.flag,
+            send.flags & ~TRANSACTION_MASK,
+            send.retry_count,
+        )
+        return place(record, text, delay_levels=self._rules.delay_levels)
+
+    def _stamped(self, text: str) -> str:
+        """Properties with the broker's own: region, trace switch, cluster, and a unique id where there is none."""
+        if Name.REGION in text or Name.CLUSTER in text or Name.RECORD_CRC in text or Name.POP_CHECKPOINT in text:
+            properties = decode_properties(text)
+            for name in (Name.RECORD_CRC, Name.POP_CHECKPOINT):
+                properties.pop(name, None)
+            properties |= {
+                Name.REGION: self._rules.region,
+                Name.TRACE_ON: self._trace_text,
+                Name.CLUSTER: self._rules.cluster,
+            }
+            text = encode_properties(properties)
+        elif text and not text.endswith("\x02"):
+            text = f"{text}\x02{self._stamp}"
+        else:
+            text = text + self._stamp
+        if Name.UNIQUE_ID not in text:
+            text = f"{text}{Name.UNIQUE_ID}\x01{random.getrandbits(128):032X}\x02"
+        return text
+
+    def _batch(
+        self, connection: Connection, request: Command, send: SendRequest | SendRequestV1, queue_id: int
+    ) -> list[NewRecord]:
+        if len(send.topic) > TOPIC_CHARACTERS_MAX or is_retry_topic(send.topic):
+            raise InvalidMessage(f"batch request does not support topic {send.topic[:40]!r}: send one by one")
+        if len(request.body) > self._rules.message_bytes_max:
+            raise InvalidMessage(
+                f"the batch has {len(request.body)} bytes, the maximum is {self._rules.message_bytes_max}: split it"
+            )
+        if send.flags & TRANSACTION_MASK:
+            raise InvalidMessage("a batch cannot be transactional: send one by one")
+        records = []
+        for item in decode_batch(request.body):
+            if not item.body:
+                raise InvalidMessage("a message of the batch has an empty body: send at least one byte")
+            try:
+                text = item.properties.decode()
+            except UnicodeDecodeError:
+                raise InvalidMessage("the properties of a batch item are not UTF-8: encode them as UTF-8") from None
+            if property_of(text, Name.DELAY) is not None:
+                raise InvalidMessage("a batch cannot be delayed: send delayed messages one by one")
+            records.append(
+                NewRecord(
+                    send.topic,
+                    queue_id,
+                    item.body,
+                    item.properties,
+                    send.born_at_ms,
+                    connection.peer_host,
+                    self._rules.store_host,
+                    item.flag,
+                    send.flags,
+                    send.retry_count,
+                )
+            )
+        return records
