@@ -1,0 +1,354 @@
+"""Where the records of one queue lie in the log: 20 bytes per message, message k at byte k * 20 of the queue's files.
+
+    0 log offset i64 │ 8 record size i32 │ 12 tags code i64
+
+Files have a fixed length and are named by their first byte, like segments. A queue that does not begin with message 0
+(older ones were deleted) fills its first file up with blank entries of size 0x7FFFFFFF.
+
+Threads: only the owner writes. `end` moves after the entries are in the file, so a reader that takes `end` first finds
+all entries below it. Open maps are replaced, never changed; one that is dropped stays usable for who holds it.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from mmap import mmap
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from kappamq.errors import StorageError
+from kappamq.store.files import File, FileSystem
+from kappamq.store.segment import segment_name, segment_starts
+from kappamq.store.settings import UNIT_BYTES
+
+UNIT: Final = Struct(">qiq")
+BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
+BLANK_SIZE: Final = 0x7FFFFFFF
+OPEN_SHARE: Final = 6
+"""The part of the process's open files that consume queues may take: one in this many, twice (one to write, one mapped)."""
+
+
+class QueueFile:
+    """One file of one queue, opened when needed."""
+
+    __slots__ = ("is_dirty", "is_recent", "map", "path", "start", "writer")
+
+    def __init__(self, path: Path, start: int) -> None:
+        self.path = path
+        self.start = start
+        self.map: mmap | None = None
+        self.writer: File | None = None
+        self.is_dirty = False
+        self.is_recent = False
+
+
+class QueueFiles:
+    """Opens the files of all consume queues and closes those not used lately: there may be tens of thousands."""
+
+    def __init__(self, files: FileSystem, *, file_bytes: int, open_max: int) -> None:
+        self.files = files
+        self.file_bytes = file_bytes
+        self._open_max = max(8, min(open_max, files.open_files_max() // OPEN_SHARE))
+        self._mapped: deque[QueueFile] = deque()
+        self._writing: deque[QueueFile] = deque()
+        self.dirty: deque[QueueFile] = deque()
+        self.new_directories: deque[Path] = deque()
+
+    def map_of(self, file: QueueFile) -> mmap:
+        """The file as memory. [any thread]"""
+        mapped = file.map
+        if mapped is None:
+            opened = self.files.open(file.path, writable=False)
+            try:
+                if opened.size() < self.file_bytes:
+                    raise StorageError(
+                        f"{file.path} is shorter than {self.file_bytes} bytes: restart to rebuild it from the log"
+                    )
+                mapped = opened.map()
+            finally:
+                opened.close()
+            file.map = mapped
+            self._mapped.append(file)
+            if len(self._mapped) > self._open_max:
+                self._evict_map()
+        file.is_recent = True
+        return mapped
+
+    def _evict_map(self) -> None:
+        # Second chance: a file used since the last look goes to the back. Two threads here at once do no harm: each
+        # takes another file off the deque.
+        for _ in range(len(self._mapped)):
+            try:
+                oldest = self._mapped.popleft()
+            except IndexError:
+                return
+            if oldest.is_recent:
+                oldest.is_recent = False
+                self._mapped.append(oldest)
+            else:
+                oldest.map = None
+                return
+
+    def writer_of(self, file: QueueFile) -> File:
+        """The file for writing; made with its full length when it does not exist. Owner only."""
+        writer = file.writer
+        if writer is None:
+            writer = self.files.open(file.path, create=True)
+            if writer.size() != self.file_bytes:
+                writer.resize(self.file_bytes)
+                self.new_directories.append(file.path.parent)
+            file.writer = writer
+            self._writing.append(file)
+            if len(self._writing) > self._open_max:
+                self._close_writer(self._writing.popleft())
+        return writer
+
+    def _close_writer(self, file: QueueFile) -> None:
+        if file.writer is not None:
+            file.writer.close()
+            file.writer = None
+
+    def mark_dirty(self, file: QueueFile) -> None:
+        """Remember that the file must be synced; called after the write, so that a sync in between is not missed."""
+        if not file.is_dirty:
+            file.is_dirty = True
+            self.dirty.append(file)
+
+    def sync(self) -> None:
+        """Make all entries written before the call durable. [one thread at a time, beside the owner]"""
+        for _ in range(len(self.dirty)):
+            file = self.dirty.popleft()
+            file.is_dirty = False
+            try:
+                opened = self.files.open(file.path)
+            except FileNotFoundError:  # Deleted meanwhile by retention or with its topic.
+                continue
+            try:
+                opened.sync()
+            except OSError:
+                self.mark_dirty(file)
+                raise
+            finally:
+                opened.close()
+        for directory in {self.new_directories.popleft() for _ in range(len(self.new_directories))}:
+            try:
+                self.files.sync_directory(directory)
+            except FileNotFoundError:
+                continue
+
+    def forget(self, file: QueueFile) -> None:
+        """Close a file that is about to be deleted."""
+        self._close_writer(file)
+        if file in self._writing:
+            self._writing.remove(file)
+
+    def close(self) -> None:
+        for file in self._writing:
+            self._close_writer(file)
+        self._writing.clear()
+        self._mapped.clear()
+
+
+class ConsumeQueue:
+    """Entries of one queue. `next` is the offset the next appended record gets; `end` that of the next visible one."""
+
+    __slots__ = (
+        "_files",
+        "_pool",
+        "buffer",
+        "directory",
+        "end",
+        "is_deleted",
+        "log_end",
+        "min_offset",
+        "next",
+        "queue_id",
+        "tail",
+        "topic",
+        "warm_from",
+    )
+
+    def __init__(self, pool: QueueFiles, directory: Path, topic: str, queue_id: int) -> None:
+        self._pool = pool
+        self._files: dict[int, QueueFile] = {}
+        self.directory = directory
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self.end = 0
+        self.next = 0
+        self.tail = 0
+        """Offset after the entries in `buffer`."""
+        self.buffer: list[bytes] = []
+        """Entries that the next `write_buffer` adds."""
+        self.log_end = 0
+        """Log offset behind the record of the last entry."""
+        self.warm_from = 0
+        """Entries from here on were written by this process."""
+        self.is_deleted = False
+
+    def load(self) -> None:
+        """Find the files; where the entries end is for recovery to say."""
+        starts = segment_starts(self._pool.files.list_directory(self.directory), self.directory)
+        self._files = {start: QueueFile(self.directory / segment_name(start), start) for start in starts}
+
+    @property
+    def first_stored(self) -> int:
+        """Offset of the first entry that the files have room for."""
+        return min(self._files, default=0) // UNIT_BYTES
+
+    @property
+    def stored_max(self) -> int:
+        """Offset after the last entry that the files have room for."""
+        return (max(self._files) + self._pool.file_bytes) // UNIT_BYTES if self._files else 0
+
+    def settle(self, end: int, *, log_end: int) -> None:
+        """Declare where the entries end, after recovery or a cut."""
+        self.end = self.next = self.tail = self.warm_from = end
+        self.log_end = log_end
+        self.min_offset = min(self.min_offset, end)
+
+    def units(self, start: int, count: int) -> bytes:
+        """Raw entries from `start`, at most `count` and at most up to the end of their file. [any thread]"""
+        at = start * UNIT_BYTES
+        file_bytes = self._pool.file_bytes
+        file_start = at - at % file_bytes
+        file = self._files.get(file_start)
+        if file is None:
+            return b""
+        at -= file_start
+        file.is_recent = True
+        return (file.map or self._pool.map_of(file))[at : min(at + count * UNIT_BYTES, file_bytes)]
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """Log offset, size and tags code of one entry; `None` where no file is. [any thread]"""
+        data = self.units(queue_offset, 1)
+        return UNIT.unpack(data) if data else None
+
+    def all_units(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Entries of a range, over all files; stops early where a file is missing."""
+        while start < end:
+            data = self.units(start, end - start)
+            if not data:
+                return
+            yield from UNIT.iter_unpack(data)
+            start += len(data) // UNIT_BYTES
+
+    def first_at(self, log_offset: int, start: int, end: int) -> int:
+        """First entry in [start, end) whose record lies at or behind `log_offset`; `end` when there is none."""
+        while start < end:
+            middle = (start + end) // 2
+            found = self.unit(middle)
+            if found is None or found[0] < log_offset:
+                start = middle + 1
+            else:
+                end = middle
+        return start
+
+    def write_buffer(self) -> None:
+        """Add the buffered entries to the files, then make them visible. On an error none becomes visible."""
+        buffer = self.buffer
+        if not buffer:
+            return
+        data = b"".join(buffer)
+        if self.min_offset == self.end and self.end * UNIT_BYTES % self._pool.file_bytes and not self._files:
+            self._fill_front()
+        at = self.end * UNIT_BYTES
+        file_bytes = self._pool.file_bytes
+        file_start = at - at % file_bytes
+        if at + len(data) <= file_start + file_bytes:
+            self._write(file_start, data, at - file_start)
+        else:
+            position = 0
+            while position < len(data):
+                file_start = at - at % file_bytes
+                piece = data[position : position + file_start + file_bytes - at]
+                self._write(file_start, piece, at - file_start)
+                position += len(piece)
+                at += len(piece)
+        last_offset, last_size, _code = UNIT.unpack(buffer[-1])
+        self.log_end = last_offset + last_size
+        self.end += len(buffer)
+        buffer.clear()
+
+    def _write(self, file_start: int, data: bytes, at: int) -> None:
+        file = self._files.get(file_start)
+        if file is None:
+            if not self._files:
+                self._pool.files.make_directory(self.directory)
+            file = QueueFile(self.directory / segment_name(file_start), file_start)
+            self._pool.writer_of(file)
+            # Replaced, not changed: reader threads may be iterating.
+            self._files = {**self._files, file_start: file}
+        (file.writer or self._pool.writer_of(file)).pwrite(data, at)
+        self._pool.mark_dirty(file)
+
+    def _fill_front(self) -> None:
+        at = self.end * UNIT_BYTES
+        file_start = at - at % self._pool.file_bytes
+        self._write(file_start, BLANK_UNIT * ((at - file_start) // UNIT_BYTES), 0)
+
+    def discard_buffer(self) -> None:
+        """Forget buffered entries after a failed write; they will be derived again."""
+        self.buffer.clear()
+        self.tail = self.end
+
+    def restart_at(self, queue_offset: int) -> None:
+        """Let an empty queue begin at `queue_offset`."""
+        self.min_offset = queue_offset
+        self.settle(queue_offset, log_end=self.log_end)
+
+    def cut(self, end: int, *, log_end: int) -> None:
+        """Let the queue end at `end`: entries behind it are zeroed, files behind it deleted.
+
+        RocketMQ takes everything up to the first zero entry for valid, so nothing may be left there.
+        """
+        at = end * UNIT_BYTES
+        file_bytes = self._pool.file_bytes
+        keep: dict[int, QueueFile] = {}
+        for start, file in self._files.items():
+            if start < at:
+                keep[start] = file
+            else:
+                self._pool.forget(file)
+                self._pool.files.unlink(file.path)
+        self._files = keep
+        file_start = at - at % file_bytes
+        if file_start in keep:
+            file = keep[file_start]
+            writer = self._pool.writer_of(file)
+            writer.resize(at - file_start)
+            writer.resize(file_bytes)
+            self._pool.mark_dirty(file)
+        self.buffer.clear()
+        self.settle(end, log_end=log_end)
+
+    def destroy(self) -> None:
+        """Delete all files."""
+        self.is_deleted = True
+        for file in self._files.values():
+            self._pool.forget(file)
+            self._pool.files.unlink(file.path)
+        self._files = {}
+        self._pool.files.remove_directory(self.directory)
+
+    def trim(self, min_log_offset: int) -> list[Path]:
+        """Move the first offset up to the first record that still exists; returns files that are no longer needed."""
+        stop = self.end
+        self.min_offset = self.first_at(min_log_offset, max(self.min_offset, self.first_stored), stop)
+        last = max(self._files, default=0)
+        gone = [
+            file
+            for start, file in sorted(self._files.items())
+            if start != last and (start + self._pool.file_bytes) // UNIT_BYTES <= self.min_offset
+        ]
+        if gone:
+            self._files = {start: file for start, file in self._files.items() if file not in gone}
+            for file in gone:
+                self._pool.forget(file)
+        return [file.path for file in gone]
+
+    def next_file_offset(self, queue_offset: int) -> int:
+        """First offset of the file after the one that would hold `queue_offset`."""
+        units_per_file = self._pool.file_bytes // UNIT_BYTES
+        return (queue_offset // units_per_file + 1) * units_per_file

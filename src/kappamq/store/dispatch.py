@@ -1,0 +1,72 @@
+"""What consume queues and index need to know of a record, derived once: from a new record, or from log bytes."""
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from kappamq.model.message import TRANSACTION_MASK, Flags
+from kappamq.model.names import SCHEDULE_TOPIC
+from kappamq.model.properties import Name, property_of, tags_code
+from kappamq.store.log_scan import RecordFacts
+
+TAG_CODES_CACHED: Final = 4096
+UNKNOWN_LEVEL_MS: Final = 1000
+
+_PREPARED = int(Flags.PREPARED)
+_ROLLED_BACK = int(Flags.ROLLED_BACK)
+_FACTS = re.compile(f"(?:^|\x02)({Name.TAGS}|{Name.KEYS}|{Name.UNIQUE_ID})\x01([^\x02]+)").findall
+
+_tags_code = lru_cache(maxsize=TAG_CODES_CACHED)(tags_code)
+
+
+class Arrival(NamedTuple):
+    """One record that became visible. The first fields wake parked pulls; the rest is for queues and index."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+    stored_at_ms: int
+    properties_text: str
+    log_offset: int
+    size: int
+    keys: tuple[str, ...]
+    has_queue_entry: bool
+
+
+def derive(facts: RecordFacts, log_offset: int, size: int, delay_levels_ms: tuple[int, ...]) -> Arrival:
+    """The queue and index entries of one record."""
+    topic, queue_id, queue_offset, flags, stored_at_ms, text = facts
+    code = 0
+    unique_id = keys_text = ""
+    # Later duplicates win, as everywhere with properties.
+    for name, value in _FACTS(text):
+        if name == "TAGS":
+            code = _tags_code(value)
+        elif name == "UNIQ_KEY":
+            unique_id = value
+        else:
+            keys_text = value
+    if topic == SCHEDULE_TOPIC:
+        code = _delivery_time(text, stored_at_ms, delay_levels_ms, otherwise=code)
+    keys: tuple[str, ...] = (unique_id,) if unique_id else ()
+    if keys_text:
+        keys += tuple(filter(None, keys_text.split(" ")))
+    has_queue_entry = True
+    if flags & TRANSACTION_MASK:
+        # RocketMQ: records of these types are no messages of their queue; nothing writes them today.
+        kind = flags & TRANSACTION_MASK
+        has_queue_entry = kind not in (_PREPARED, _ROLLED_BACK)
+        if kind == _ROLLED_BACK:
+            keys = ()
+    return Arrival(topic, queue_id, queue_offset, code, stored_at_ms, text, log_offset, size, keys, has_queue_entry)
+
+
+def _delivery_time(text: str, stored_at_ms: int, delay_levels_ms: tuple[int, ...], *, otherwise: int) -> int:
+    level_text = property_of(text, Name.DELAY)
+    if level_text is None or not level_text.lstrip("-").isdigit():
+        return otherwise
+    level = min(int(level_text), len(delay_levels_ms))
+    if level <= 0:
+        return otherwise
+    return stored_at_ms + (delay_levels_ms[level - 1] if delay_levels_ms else UNKNOWN_LEVEL_MS)

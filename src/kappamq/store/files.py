@@ -1,0 +1,262 @@
+"""The one way to the disk: a narrow port, so that tests can tear, forget, fill and break it; and the real one.
+
+Errors come out as `OSError`; the callers know what they mean. `sync` makes the bytes and the length of a file survive
+a power cut, `sync_directory` its name.
+"""
+
+import errno
+import fcntl
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from mmap import ACCESS_READ, ACCESS_WRITE, mmap
+from pathlib import Path
+from typing import Final, Protocol, TypeAlias
+
+from kappamq.errors import DiskFull, StorageError, StoreLocked
+
+Data: TypeAlias = "bytes | bytearray | memoryview"
+
+FULL_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Room on the disk below a path, in bytes; `usable` is what this process may still take."""
+
+    used: int
+    usable: int
+
+    @property
+    def used_ratio(self) -> float:
+        total = self.used + self.usable
+        return self.used / total if total else 1.0
+
+
+class File(Protocol):
+    """One open file."""
+
+    def pwrite(self, data: Data, at: int) -> None:
+        """Write all of `data`; on an error any part of it may have been written."""
+
+    def pread(self, size: int, at: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+
+    def map(self, *, writable: bool = False) -> mmap:
+        """The whole file as memory that shows later writes; stays usable after `close` and after unlinking."""
+
+    def size(self) -> int: ...
+
+    def resize(self, size: int) -> None:
+        """Cut, or extend with zeros that take no space."""
+
+    def reserve(self, at: int, size: int) -> None:
+        """Take disk space for a range now, so that writing there through a map cannot fail later."""
+
+    def next_data(self, at: int) -> int | None:
+        """A position from `at` on before which only zeros lie; `None` when only zeros follow."""
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What the store needs from the operating system."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File: ...
+
+    def lock(self, path: Path) -> File:
+        """Open and lock a file until it is closed; raises `StoreLocked`."""
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents, durably; one that exists is left alone."""
+
+    def sync_directory(self, path: Path) -> None: ...
+
+    def list_directory(self, path: Path) -> list[str]:
+        """Sorted names; none for a directory that does not exist."""
+
+    def exists(self, path: Path) -> bool: ...
+
+    def rename(self, source: Path, target: Path) -> None: ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; one that does not exist is no error."""
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory; one that does not exist is no error."""
+
+    def modified_at_ms(self, path: Path) -> int: ...
+
+    def space(self, path: Path) -> Space: ...
+
+    def open_files_max(self) -> int: ...
+
+
+def storage_error(action: str, error: OSError) -> StorageError:
+    """What an error of the operating system means for the store."""
+    if error.errno in FULL_DISK_ERRORS:
+        return DiskFull(f"{action}: {error.strerror}: free some space, writing then goes on by itself")
+    return StorageError(f"{action}: {error}: check the disk and the kernel log")
+
+
+def write_durably(files: FileSystem, path: Path, data: bytes) -> None:
+    """Replace a small file so that after a crash either the old or the new content is there, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    file = files.open(temporary, create=True)
+    try:
+        file.resize(0)
+        file.pwrite(data, 0)
+        file.sync()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
+
+
+def read_whole(files: FileSystem, path: Path) -> bytes | None:
+    """Content of a small file; `None` when there is none."""
+    try:
+        file = files.open(path, writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+class RealFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor", "_on_close")
+
+    def __init__(self, descriptor: int, on_close: Callable[[], None] | None = None) -> None:
+        self._descriptor = descriptor
+        self._on_close = on_close
+
+    def pwrite(self, data: Data, at: int) -> None:
+        written = os.pwrite(self._descriptor, data, at)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, memoryview(data)[written:], at + written)
+
+    def pread(self, size: int, at: int) -> bytes:
+        data = os.pread(self._descriptor, size, at)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), at + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def map(self, *, writable: bool = False) -> mmap:
+        return mmap(self._descriptor, 0, access=ACCESS_WRITE if writable else ACCESS_READ)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def resize(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def reserve(self, at: int, size: int) -> None:
+        os.posix_fallocate(self._descriptor, at, size)
+
+    def next_data(self, at: int) -> int | None:
+        try:
+            return os.lseek(self._descriptor, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno == errno.EINVAL:  # This file system cannot tell: every byte may be data.
+                return at if at < self.size() else None
+            raise
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            if self._on_close is not None:
+                self._on_close()
+
+
+class RealFileSystem:
+    """The operating system's files."""
+
+    # fcntl locks do not exclude a second holder within one process, and closing any descriptor of the file drops them:
+    # this set is what keeps one process from opening a store twice.
+    _locked: Final[set[str]] = set()
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> RealFile:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        return RealFile(os.open(path, flags, 0o644))
+
+    def lock(self, path: Path) -> RealFile:
+        real = os.path.realpath(path)
+        if real in self._locked:
+            raise StoreLocked(f"this process already uses the store of {path}: close the other one first")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # RocketMQ: Java's FileChannel.tryLock(0, 1) is a POSIX record lock on the first byte; flock would not meet it.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                raise StoreLocked(
+                    f"another process holds {path}: stop the broker that uses this directory, or choose another one"
+                ) from None
+            raise
+        self._locked.add(real)
+        return RealFile(descriptor, lambda: self._locked.discard(real))
+
+    def make_directory(self, path: Path) -> None:
+        missing: list[Path] = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self.sync_directory(directory.parent)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def list_directory(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            pass
+
+    def modified_at_ms(self, path: Path) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def space(self, path: Path) -> Space:
+        found = os.statvfs(path)
+        return Space(used=(found.f_blocks - found.f_bfree) * found.f_frsize, usable=found.f_bavail * found.f_frsize)
+
+    def open_files_max(self) -> int:
+        soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return soft if soft != resource.RLIM_INFINITY else 1 << 20

@@ -1,0 +1,226 @@
+"""Reading queues: pull a range, find a time, look at entries. Runs in any thread beside the owner.
+
+Records that this process wrote or verified at start are handed out as they are; older ones are verified first.
+"""
+
+import builtins
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from struct import Struct
+from typing import Final, Literal, NamedTuple
+
+from kappamq.errors import CorruptRecord
+from kappamq.model.properties import decode_properties
+from kappamq.model.selector import Selector
+from kappamq.store.commit_log import CommitLog
+from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from kappamq.store.log_scan import read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.settings import UNIT_BYTES
+
+SCAN_ENTRIES_MAX: Final = 800
+"""Entries that one fetch looks at when a filter matches few of them."""
+
+
+class FetchStatus(Enum):
+    """Outcome of a fetch; the names are RocketMQ's, as they travel in the remark of a pull reply."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimit:
+    """How much one fetch returns. The first message is always returned, whatever its size."""
+
+    count: int = 32
+    bytes_max: int = 256 * 1024
+    scan_max: int = SCAN_ENTRIES_MAX
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Records of a queue in order. `records` holds runs of adjacent records, so it may be shorter than `count`."""
+
+    status: FetchStatus
+    records: list[bytes]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    count: int = 0
+    bytes: int = 0
+    last_log_offset: int = 0
+
+    @property
+    def body(self) -> builtins.bytes:
+        """All records, one after the other: the body of a pull reply."""
+        return self.records[0] if len(self.records) == 1 else b"".join(self.records)
+
+
+class QueueEntry(NamedTuple):
+    """One entry of a consume queue."""
+
+    queue_offset: int
+    log_offset: int
+    size: int
+    tags_code: int
+
+
+@lru_cache(maxsize=1024)
+def _sizes_of(count: int) -> Struct:
+    return Struct(">" + "8xi8x" * count)
+
+
+def fetch(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    start: int,
+    *,
+    limit: FetchLimit,
+    selector: Selector | None,
+    trusted_from: int,
+) -> Fetched:
+    """Records from queue offset `start`. `trusted_from` is the log offset from which nothing needs verifying."""
+    end = queue.end
+    min_offset = queue.min_offset
+    if not min_offset <= start < end:
+        return _outside(start, min_offset, end)
+    everything = selector is None or selector.is_everything
+    wanted = limit.count if everything else limit.scan_max
+    data = queue.units(start, min(wanted, end - start))
+    if not data:
+        # RocketMQ: a missing file is passed over to the next one.
+        return Fetched(FetchStatus.OFFSET_FOUND_NULL, [], _next_file(queue, start, end), min_offset, end)
+    if everything:
+        fetched = _fetch_run(log, data, start, limit.bytes_max, trusted_from)
+        if fetched is not None:
+            fetched.min_offset = min_offset
+            fetched.max_offset = end
+            return fetched
+    return _fetch_each(log, data, Fetched(FetchStatus.FOUND, [], start, min_offset, end), limit, selector, trusted_from)
+
+
+def _outside(start: int, min_offset: int, end: int) -> Fetched:
+    if end == 0:
+        return Fetched(FetchStatus.NO_MESSAGE_IN_QUEUE, [], 0, min_offset, end)
+    if start < min_offset:
+        return Fetched(FetchStatus.OFFSET_TOO_SMALL, [], min_offset, min_offset, end)
+    if start == end:
+        return Fetched(FetchStatus.OFFSET_OVERFLOW_ONE, [], start, min_offset, end)
+    return Fetched(FetchStatus.OFFSET_OVERFLOW_BADLY, [], end, min_offset, end)
+
+
+def _next_file(queue: ConsumeQueue, start: int, end: int) -> int:
+    return min(end, max(start + 1, queue.next_file_offset(start)))
+
+
+def _fetch_run(log: CommitLog, data: bytes, start: int, bytes_max: int, trusted_from: int) -> Fetched | None:
+    """The usual case: all records lie one behind the other in the trusted part of one segment. `None`: look closer."""
+    count = len(data) // UNIT_BYTES
+    sizes = _sizes_of(count).unpack(data)
+    total = sum(sizes)
+    if total > bytes_max:
+        return None
+    first: int = UNIT.unpack_from(data)[0]
+    last: int = UNIT.unpack_from(data, len(data) - UNIT_BYTES)[0]
+    if first < trusted_from or last + sizes[-1] - first != total:
+        return None
+    segment = log.segment_at(first)
+    if segment is None or first + total > segment.end:
+        return None
+    at = first - segment.start
+    return Fetched(FetchStatus.FOUND, [segment.map[at : at + total]], start + count, 0, 0, count, total, last)
+
+
+def _fetch_each(
+    log: CommitLog, data: bytes, fetched: Fetched, limit: FetchLimit, selector: Selector | None, trusted_from: int
+) -> Fetched:
+    condition = selector.condition if selector is not None else None
+    run_start = run_end = -1
+    removed = False
+    start = fetched.next_offset
+    for index, (log_offset, size, code) in enumerate(UNIT.iter_unpack(data)):
+        if fetched.count and (fetched.count >= limit.count or fetched.bytes + size > limit.bytes_max):
+            break
+        fetched.last_log_offset = log_offset
+        if size == BLANK_SIZE or log_offset < log.min_offset:
+            removed = True
+        elif selector is None or selector.matches_tag_code(code):
+            fault = _fault(log, log_offset, size, trusted_from)
+            if fault is not None:
+                if fetched.count:  # Hand out what is good; the next fetch starts at the bad one and says so.
+                    break
+                raise CorruptRecord(fault, log_offset=log_offset)
+            if condition is None or condition.matches(_properties(log, log_offset)):
+                if log_offset == run_end and log.segment_at(run_start) is log.segment_at(log_offset):
+                    run_end += size
+                else:
+                    if run_end > run_start:
+                        fetched.records.append(log.read(run_start, run_end - run_start))
+                    run_start, run_end = log_offset, log_offset + size
+                fetched.count += 1
+                fetched.bytes += size
+        fetched.next_offset = start + index + 1
+    if run_end > run_start:
+        fetched.records.append(log.read(run_start, run_end - run_start))
+    if not fetched.count:
+        fetched.status = FetchStatus.MESSAGE_WAS_REMOVING if removed else FetchStatus.NO_MATCHED_MESSAGE
+    return fetched
+
+
+def _fault(log: CommitLog, log_offset: int, size: int, trusted_from: int) -> str | None:
+    """What is wrong with a record that a queue entry names; `None` when nothing is."""
+    segment = log.segment_at(log_offset)
+    if segment is None or log_offset + size > min(log.written, segment.end):
+        return f"a queue entry names log offset {log_offset}, which the log does not have: run 'kappamq store check'"
+    at = log_offset - segment.start
+    if log_offset >= trusted_from or valid_size(segment.map, at, segment.end - segment.start, log_offset) == size:
+        return None
+    reason = why_invalid(segment.map, at, log_offset=log_offset)
+    return f"the record at log offset {log_offset} is damaged ({reason}): run 'kappamq store check'"
+
+
+def _properties(log: CommitLog, log_offset: int) -> dict[str, str]:
+    segment = log.segment_at(log_offset)
+    if segment is None:
+        return {}
+    return decode_properties(read_facts(segment.map, log_offset - segment.start).properties_text)
+
+
+def stored_at_of(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> int:
+    """Store time of one message of a queue; -1 when it is not there (any more)."""
+    if not queue.min_offset <= queue_offset < queue.end:
+        return -1
+    unit = queue.unit(queue_offset)
+    if unit is None or unit[1] == BLANK_SIZE:
+        return -1
+    segment = log.segment_at(unit[0])
+    return stored_at(segment.map, unit[0] - segment.start) if segment is not None else -1
+
+
+def offset_at(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Literal["LOWER", "UPPER"]) -> int:
+    """Queue offset for a time: LOWER the first message stored at or after it, UPPER the last stored at or before it."""
+    start, end = queue.min_offset, queue.end
+    first = start
+    while start < end:
+        middle = (start + end) // 2
+        found = stored_at_of(log, queue, middle)
+        if found < timestamp_ms or (boundary == "UPPER" and found == timestamp_ms):
+            start = middle + 1
+        else:
+            end = middle
+    return start if boundary == "LOWER" else max(first, start - 1)
+
+
+def entries(queue: ConsumeQueue, start: int, count: int) -> list[QueueEntry]:
+    """Entries from `start` that exist."""
+    start = max(start, queue.min_offset)
+    found = queue.all_units(start, min(start + count, queue.end))
+    return [QueueEntry(queue_offset, *unit) for queue_offset, unit in enumerate(found, start)]

@@ -1,0 +1,110 @@
+"""One file of a log: fixed length, written with `pwrite`, read through a map.
+
+The name is the position of the first byte in the log, in 20 digits. The file has its full length from the start, so
+that RocketMQ accepts it and so that no later change of the length can be lost; what is not written yet takes no space.
+"""
+
+from mmap import mmap
+from pathlib import Path
+from typing import Final
+
+from kappamq.errors import StorageError
+from kappamq.store.files import Data, File, FileSystem
+
+NAME_DIGITS: Final = 20
+PAGE_BYTES: Final = 4096
+
+
+def segment_name(start: int) -> str:
+    return f"{start:0{NAME_DIGITS}d}"
+
+
+def segment_starts(names: list[str], directory: Path) -> list[int]:
+    """Starts of the segments that a directory lists. Raises `StorageError` for a name that is none."""
+    for name in names:
+        if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
+            raise StorageError(f"{directory / name} is not a segment (20 digits): move it out of the directory")
+    return sorted(map(int, names))
+
+
+class Segment:
+    """An open segment.
+
+    The map belongs to whoever reads: a segment that is closed and deleted stays readable through a reference taken
+    before. Only the owner of the log writes, resizes and closes.
+    """
+
+    __slots__ = ("_file", "end", "map", "path", "start")
+
+    def __init__(self, path: Path, start: int, file: File, *, size: int) -> None:
+        self.path = path
+        self.start = start
+        self.end = start + size
+        self.map: mmap = file.map()
+        self._file = file
+
+    @classmethod
+    def create(cls, files: FileSystem, directory: Path, start: int, *, size: int) -> "Segment":
+        """Make (or take over) a segment; on return its name and its length survive a power cut."""
+        path = directory / segment_name(start)
+        file = files.open(path, create=True)
+        try:
+            file.resize(size)
+            file.sync()
+            files.sync_directory(directory)
+            return cls(path, start, file, size=size)
+        except BaseException:
+            file.close()
+            raise
+
+    @classmethod
+    def open(cls, files: FileSystem, directory: Path, start: int, *, size: int, writable: bool = True) -> "Segment":
+        """Open one that must have its full length already."""
+        path = directory / segment_name(start)
+        file = files.open(path, writable=writable)
+        found = file.size()
+        if found != size:
+            file.close()
+            raise StorageError(
+                f"{path} has {found} bytes, not {size}: set segment_bytes to what the store was made with, "
+                "or restore the file"
+            )
+        return cls(path, start, file, size=size)
+
+    def write(self, data: Data, log_offset: int) -> None:
+        self._file.pwrite(data, log_offset - self.start)
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def has_data(self, log_offset: int) -> bool:
+        """Whether any byte from `log_offset` on differs from zero."""
+        at = log_offset - self.start
+        size = self.end - self.start
+        page_end = min(size, -(-at // PAGE_BYTES) * PAGE_BYTES)
+        if any(self.map[at:page_end]):
+            return True
+        position = self._file.next_data(page_end) if page_end < size else None
+        while position is not None and position < size:
+            chunk = self.map[position : position + (1 << 20)]
+            if chunk.count(0) != len(chunk):
+                return True
+            position = self._file.next_data(position + len(chunk)) if position + len(chunk) < size else None
+        return False
+
+    def next_data(self, log_offset: int) -> int | None:
+        """Log offset from `log_offset` on before which only zeros lie."""
+        found = self._file.next_data(log_offset - self.start) if log_offset < self.end else None
+        return None if found is None else self.start + found
+
+    def clear_from(self, log_offset: int) -> None:
+        """Make all bytes from `log_offset` on zero, durably, freeing their space.
+
+        Stale records behind the end of the log could otherwise line up with new ones and come back after a crash.
+        """
+        self._file.resize(log_offset - self.start)
+        self._file.resize(self.end - self.start)
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,767 @@
+"""The store: append records, make them durable, let them become visible, read them back.
+
+    append ─▶ written ─▶ flush (another thread) ─▶ mark_flushed ─▶ publish ─▶ visible to fetch and query
+
+One owner thread calls everything, except what is marked [any thread]. Those read only: numbers that grow and are set
+last, and tuples and dictionaries that are replaced or grow by one atomic step; nothing they hold is ever unmapped
+under them. `flush` and `checkpoint` sync files through the kernel, which needs no agreement with a writer.
+"""
+
+import os
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from kappamq.clock import Clock
+from kappamq.errors import (
+    CorruptRecord,
+    DiskFull,
+    InvalidMessage,
+    OffsetOutOfRange,
+    StorageError,
+)
+from kappamq.kernel import encode_record
+from kappamq.kernel.reference import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME
+from kappamq.model.message import KEY_SEPARATOR, TRANSACTION_MASK, Flags
+from kappamq.model.properties import PROPERTIES_BYTES_MAX, Name, property_of
+from kappamq.model.record import BLANK_BYTES, RECORD_BYTES_MIN, NewRecord, decode_mark, encode_blank
+from kappamq.model.selector import Selector
+from kappamq.store import reading
+from kappamq.store.checkpoint import (
+    SESSION_BYTES,
+    FlushMark,
+    OwnCheckpoint,
+    QueueMark,
+    TimeCheckpoint,
+    load_times,
+    save_own,
+    save_times,
+)
+from kappamq.store.commit_log import CommitLog
+from kappamq.store.consume_queue import ConsumeQueue, QueueFiles
+from kappamq.store.dispatch import Arrival, derive
+from kappamq.store.files import FULL_DISK_ERRORS, File, FileSystem, RealFileSystem, storage_error
+from kappamq.store.key_index import KeyIndex
+from kappamq.store.log_scan import RecordFacts, read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.queue_table import QueueTable
+from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, QueueEntry
+from kappamq.store.recovery import ABORT_NAME, Recovery, RecoveryReport, arrivals_between
+from kappamq.store.retention import DiskState, RetentionReport, SegmentAge, deletable
+from kappamq.store.segment import Segment
+from kappamq.store.settings import StoreSettings
+
+QUERY_MAX: Final = 64
+"""Most messages one query by key returns."""
+INDEX_TRUST_MS: Final = 60_000
+"""How far ahead of now RocketMQ is told that the index is complete; a checkpoint must follow within this time."""
+INDEX_RETRY_SECONDS: Final = 1.0
+INDEX_CATCH_UP_RECORDS: Final = 2000
+"""Records that one `publish` adds to an index that fell behind."""
+RECORD_OVERHEAD_MAX: Final = 65_536
+"""What a record may take beyond the body."""
+
+_V6_FLAGS = int(Flags.BORN_HOST_V6 | Flags.STORE_HOST_V6)
+_BORN_V6 = int(Flags.BORN_HOST_V6)
+_STORE_V6 = int(Flags.STORE_HOST_V6)
+_COMMITTED = int(Flags.COMMITTED)
+
+
+class Appended(NamedTuple):
+    """Where a record went."""
+
+    log_offset: int
+    size: int
+    queue_offset: int
+    stored_at_ms: int
+
+    @property
+    def end(self) -> int:
+        """Log offset that must be flushed for the record to be durable."""
+        return self.log_offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """Records found by key, oldest first."""
+
+    records: list[bytes]
+    indexed_at_ms: int
+    """Store time of the newest record in the index."""
+    indexed_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    end: int
+    arrivals: list[Arrival]
+
+
+class Store:
+    """One open store directory."""
+
+    def __init__(self, root: Path, settings: StoreSettings, *, clock: Clock, files: FileSystem, lock: File) -> None:
+        """Use `Store.open`."""
+        self.root = root
+        self.settings = settings
+        self._clock = clock
+        self._files = files
+        self._lock = lock
+        self._log = CommitLog(files, root / "commitlog", segment_bytes=settings.segment_bytes)
+        self._pool = QueueFiles(files, file_bytes=settings.queue_file_bytes, open_max=settings.queue_files_open_max)
+        self._queues = QueueTable(self._pool, root / "consumequeue")
+        self._index = KeyIndex(
+            files, root / "index", slots=settings.index_slots, entries=settings.index_entries, clock=clock
+        )
+        self._session = os.urandom(SESSION_BYTES)
+        self._flush_mark: FlushMark | None = None
+        self._pending: deque[_Batch] = deque()
+        self._failure = ""
+        self._is_disk_full = False
+        self._is_dispatch_blocked = False
+        self._is_closed = False
+        self._index_retry_at = 0.0
+        self._trusted_from = 0
+        self._session_start = 0
+        self._written_ms = 0
+        self._published_ms = 0
+        self._published_records = 0
+        self._checkpoint_log_offset = 0
+        self._checkpoint_records = 0
+        self.published = 0
+        self.recovery = RecoveryReport()
+
+    # Life
+
+    @classmethod
+    def open(cls, root: Path, settings: StoreSettings, *, clock: Clock, files: FileSystem | None = None) -> "Store":
+        """Lock, recover and mark as in use.
+
+        Raises `StoreLocked` when another process has it, `CorruptRecord` when the log is damaged where it was
+        acknowledged, `StorageError` when the directory is not such a store or the disk fails.
+        """
+        files = files if files is not None else RealFileSystem()
+        try:
+            files.make_directory(root)
+            lock = files.lock(root / "lock")
+        except OSError as error:
+            raise storage_error(f"opening the store in {root} failed", error) from error
+        store = cls(root, settings, clock=clock, files=files, lock=lock)
+        try:
+            lock.pwrite(b"lock", 0)
+            lock.sync()
+            _refuse_other_layouts(files, root)
+            store._recover()
+        except OSError as error:
+            store._release()
+            raise storage_error(f"opening the store in {root} failed", error) from error
+        except BaseException:
+            store._release()
+            raise
+        return store
+
+    def _recover(self) -> None:
+        recovery = Recovery(
+            self._files, self.root, self.settings, log=self._log, queues=self._queues, index=self._index
+        )
+        self.recovery = recovery.run()
+        self.published = self._session_start = self._log.written
+        self._trusted_from = self.recovery.verified_from
+        self._written_ms = self._published_ms = self.latest_stored_at()
+        abort = self._files.open(self.root / ABORT_NAME, create=True)
+        try:
+            abort.resize(0)
+            abort.pwrite(str(os.getpid()).encode(), 0)
+            abort.sync()
+        finally:
+            abort.close()
+        self._files.sync_directory(self.root)
+        self._flush_mark = FlushMark(self._files, self.root, self._session)
+        self.checkpoint()
+
+    def close(self) -> None:
+        """Make all durable and visible, and mark the store as stopped in order; a failed store is left marked as crashed."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        is_clean = False
+        try:
+            if not self._failure:
+                self.mark_flushed(self.flush())
+                self.publish()
+                self._catch_up_index(limit=None)
+                is_clean = not self._pending and self._index.indexed_to >= self.published
+                self._checkpoint(is_clean=is_clean)
+        finally:
+            is_clean = is_clean and not self._failure
+            self._release(is_clean=is_clean)
+
+    def _release(self, *, is_clean: bool = False) -> None:
+        self._is_closed = True
+        try:
+            self._log.close(remove_unused=is_clean)
+            self._pool.close()
+            self._index.close()
+            if self._flush_mark is not None:
+                self._flush_mark.close()
+            if is_clean:
+                self._files.unlink(self.root / ABORT_NAME)
+                self._files.sync_directory(self.root)
+        finally:
+            self._lock.close()
+
+    # Writing
+
+    @property
+    def written(self) -> int:
+        """End of the log."""
+        return self._log.written
+
+    @property
+    def flushed(self) -> int:
+        """Log offset below which all is on disk, as far as `mark_flushed` was told."""
+        return self._log.flushed
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether `append` can work now."""
+        return not (self._failure or self._is_closed or self._is_disk_full or self._is_dispatch_blocked)
+
+    @property
+    def failure(self) -> str:
+        """Why the store takes no more writes until it is opened again; empty while it works."""
+        return self._failure
+
+    def append(self, records: Sequence[NewRecord], *, atomic: bool = False) -> list[Appended]:
+        """Give the records their places and write them; all or none.
+
+        They are not durable before `flush`, and not visible before `publish`. With `atomic` they stay in one segment.
+        Raises `InvalidMessage` for a record that can never be stored, `DiskFull` while there is no space (try again),
+        `StorageError` when the store has failed; no offset is used up then.
+        """
+        if not self.is_writable:
+            raise self._refusal()
+        now_ms = self._clock.now_ms()
+        try:
+            batch = _Encoder(self, now_ms).encode(records, atomic=atomic)
+            self._log.write(batch.parts, end=batch.end)
+        except OSError as error:
+            # Either no segment could be made, or clearing what a failed write left did not work either.
+            failure = storage_error("writing the commit log failed", error)
+            if not isinstance(failure, DiskFull):
+                self._fail(str(failure))
+            raise failure from error
+        except StorageError as failure:
+            if not isinstance(failure, DiskFull):
+                self._fail(str(failure))
+            raise
+        for queue, following in batch.following.items():
+            queue.next = following
+        if batch.arrivals:
+            self._pending.append(_Batch(batch.end, batch.arrivals))
+            self._written_ms = now_ms
+        return batch.appended
+
+    def flush(self) -> int:
+        """Sync everything written so far; returns the log offset that is durable now. [any thread]
+
+        Does not publish: hand the result to `mark_flushed` in the owner's thread. When syncing fails, the kernel may
+        have dropped what it could not write, so trying again proves nothing: the store fails for good.
+        """
+        if self._failure:
+            raise StorageError(self._failure)
+        try:
+            durable = self._log.flush()
+            if self._flush_mark is not None and durable > self._log.flushed:
+                self._flush_mark.write(durable)
+        except OSError as error:
+            self._fail(f"syncing the commit log failed ({error}): records not yet acknowledged may be lost")
+            raise StorageError(self._failure) from error
+        return durable
+
+    def mark_flushed(self, log_offset: int) -> None:
+        """Let records below `log_offset`, which `flush` returned, become visible at the next `publish`."""
+        if log_offset > self._log.flushed:
+            self._log.flushed = log_offset
+
+    def publish(self) -> list[Arrival]:
+        """Add queue and index entries of all records below the watermark; returns them, in log order.
+
+        Without disk space for the entries nothing is returned and appends are refused; calling again goes on.
+        """
+        if self._failure:
+            return []
+        watermark = self._log.flushed if self.settings.visible == "flushed" else self._log.written
+        arrivals: list[Arrival] = []
+        batches = 0
+        for batch in self._pending:
+            if batch.end > watermark:
+                break
+            arrivals += batch.arrivals
+            batches += 1
+        if not arrivals:
+            self._catch_up_index(limit=INDEX_CATCH_UP_RECORDS)
+            return []
+        try:
+            self._queues.put(arrivals)
+        except OSError as error:
+            if error.errno not in FULL_DISK_ERRORS:
+                self._fail(f"writing consume queues failed ({error}): stop the broker and check the disk")
+            self._is_dispatch_blocked = True
+            return []
+        self._is_dispatch_blocked = False
+        end = self._pending[batches - 1].end
+        for _ in range(batches):
+            self._pending.popleft()
+        if not self.settings.is_indexed or (self._index.indexed_to >= self.published and self._index.put(arrivals)):
+            self._index.indexed_to = end
+        else:
+            self._catch_up_index(limit=INDEX_CATCH_UP_RECORDS)
+        self._published_ms = arrivals[-1].stored_at_ms
+        self._published_records += len(arrivals)
+        self.published = end
+        return arrivals
+
+    def _catch_up_index(self, *, limit: int | None) -> None:
+        """Index what was published while there was no space for it."""
+        index = self._index
+        if index.indexed_to >= self.published or self._clock.monotonic() < self._index_retry_at:
+            return
+        behind: list[Arrival] = []
+        end = self.published
+        for arrival in arrivals_between(self._log, index.indexed_to, end, self.settings.delay_levels_ms):
+            behind.append(arrival)
+            if limit is not None and len(behind) >= limit:
+                end = arrival.log_offset + arrival.size
+                break
+        if index.put(behind):
+            index.indexed_to = end
+        else:
+            self._index_retry_at = self._clock.monotonic() + INDEX_RETRY_SECONDS
+
+    @property
+    def needs_segment(self) -> bool:
+        """Whether `prepare_next_segment` should run now, in a thread."""
+        return self._log.needs_segment
+
+    def prepare_next_segment(self) -> None:
+        """Make the next segment ahead of need. [any thread]
+
+        Without disk space nothing happens: `append` will say so when it needs the segment.
+        """
+        try:
+            self._log.prepare_segment()
+        except OSError as error:
+            if error.errno not in FULL_DISK_ERRORS:
+                raise storage_error("making the next segment failed", error) from error
+
+    def _fail(self, reason: str) -> None:
+        if not self._failure:
+            self._failure = f"{reason}. The store takes no more writes: restart the broker once the disk is well"
+
+    def _refusal(self) -> StorageError:
+        if self._failure:
+            return StorageError(self._failure)
+        if self._is_closed:
+            return StorageError("the store is closed: open it again")
+        if self._is_dispatch_blocked:
+            return DiskFull("there is no disk space for consume queues: free some, writing then goes on by itself")
+        return DiskFull(
+            f"the disk of {self.root} is more than {self.settings.disk_full_ratio:.0%} full: "
+            "free some space, writing then goes on by itself"
+        )
+
+    # Checkpoint
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether enough was published since the last checkpoint to make the next start slow."""
+        return (
+            self.published - self._checkpoint_log_offset >= self.settings.checkpoint_bytes
+            or self._published_records - self._checkpoint_records >= self.settings.checkpoint_records
+        )
+
+    def checkpoint(self) -> None:
+        """Sync queues and index up to `published`, then say so in the checkpoint files. [any thread, one at a time]
+
+        Call it every few seconds while `published` moves: a start after a crash reads the log again from here.
+        """
+        self._checkpoint(is_clean=False)
+
+    def _checkpoint(self, *, is_clean: bool) -> None:
+        if self._failure:
+            raise StorageError(self._failure)
+        # The order carries the proof. First the offset, then the queues (which may be ahead of it by now, never behind),
+        # then the syncs, then the statement that all of it is on disk.
+        dispatched = min(self.published, self._index.indexed_to)
+        records = self._published_records
+        queues_ms, log_ms = self._published_ms, self._written_ms
+        marks = tuple(QueueMark(queue.topic, queue.queue_id, queue.min_offset, queue.end) for queue in self._queues)
+        index_files = self._index.files
+        header = index_files[-1].header() if index_files else bytes(40)
+        flushed = self.flush()
+        try:
+            self._pool.sync()
+            self._index.sync()
+            index_ms = index_files[-1].end_ms if index_files else 0
+            times = TimeCheckpoint(
+                log_ms=log_ms,
+                queues_ms=queues_ms,
+                # RocketMQ deletes an index file that ends after this time when it opens a crashed store, and then lacks
+                # its older keys. A kill leaves the index whole, so it is told to keep what the next minute brings.
+                index_ms=index_ms if is_clean or not index_files else self._clock.now_ms() + INDEX_TRUST_MS,
+                confirmed=flushed,
+            )
+            own = OwnCheckpoint(
+                session=self._session,
+                flushed=flushed,
+                dispatched=dispatched,
+                is_clean=is_clean,
+                head_before=load_times(self._files, self.root).head(),
+                head_after=times.head(),
+                index_header=header,
+                index_files=tuple((file.name, file.end_log) for file in index_files),
+                queues=marks,
+            )
+            save_own(self._files, self.root, own)
+            save_times(self._files, self.root, times)
+            if self._flush_mark is not None:
+                self._flush_mark.sync()
+        except OSError as error:
+            if error.errno in FULL_DISK_ERRORS:
+                return  # The checkpoint before this one still holds.
+            self._fail(f"writing the checkpoint failed ({error})")
+            raise StorageError(self._failure) from error
+        self._checkpoint_log_offset = dispatched
+        self._checkpoint_records = records
+
+    # Reading
+
+    def fetch(
+        self, topic: str, queue_id: int, start: int, *, limit: FetchLimit, selector: Selector | None = None
+    ) -> Fetched:
+        """Visible records of a queue from `start` on. [any thread] Raises `CorruptRecord` when the first one is damaged."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return Fetched(FetchStatus.NO_MATCHED_LOGIC_QUEUE, [], 0, 0, 0)
+        return reading.fetch(self._log, queue, start, limit=limit, selector=selector, trusted_from=self._trusted_from)
+
+    def is_cold(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether a fetch would probably touch the disk, and should run in a thread."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or start >= queue.end or start < queue.min_offset:
+            return False
+        if start >= queue.warm_from and self._log.written - self._session_start <= self.settings.hot_bytes:
+            return False
+        unit = queue.unit(start)
+        return unit is not None and unit[0] < max(self._session_start, self._log.written - self.settings.hot_bytes)
+
+    def read(self, log_offset: int, size: int | None = None) -> bytes:
+        """The visible record that begins at `log_offset`, verified. [any thread]
+
+        Raises `OffsetOutOfRange` when the log does not have it, `CorruptRecord` when there is no valid record.
+        """
+        segment = self._log.segment_at(log_offset)
+        if segment is None or not self._log.min_offset <= log_offset < self.published:
+            raise OffsetOutOfRange(
+                f"log offset {log_offset} is not stored: the log goes from {self._log.min_offset} to {self.published}"
+            )
+        at = log_offset - segment.start
+        limit = min(segment.end, self.published) - segment.start
+        found = valid_size(segment.map, at, limit, log_offset)
+        if not found or (size is not None and found != size):
+            wanted = f" of {size} bytes" if size is not None else ""
+            declared, _magic = decode_mark(memoryview(segment.map)[:limit], at)
+            reason = f"it has {found} bytes" if found else why_invalid(segment.map, at, log_offset=log_offset)
+            del declared
+            raise CorruptRecord(
+                f"there is no valid record{wanted} at log offset {log_offset}: {reason}", log_offset=log_offset
+            )
+        return segment.map[at : at + found]
+
+    def query(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> QueryResult:
+        """Records of `topic` whose KEYS or unique id hold `key`, newest ones first chosen, oldest first given. [any thread]"""
+        limit = min(limit, QUERY_MAX)
+        newest = self._index.files[-1].end_ms if self._index.files else 0
+        found: list[tuple[int, bytes]] = []
+        # Hashes collide: look at more than asked for, and keep what really has the key.
+        for log_offset in self._index.find(topic, key, limit=limit * 4, begin_ms=begin_ms, end_ms=end_ms):
+            try:
+                record = self.read(log_offset)
+            except (OffsetOutOfRange, CorruptRecord):
+                continue
+            facts = read_facts(record, 0)
+            if facts.topic == topic and begin_ms <= facts.stored_at_ms <= end_ms and _has_key(facts, key):
+                found.append((log_offset, record))
+                if len(found) >= limit:
+                    break
+        return QueryResult([record for _offset, record in sorted(found)], newest, self._index.indexed_to)
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        return self._queues.get((topic, queue_id)) is not None
+
+    def queues(self) -> list[tuple[str, int]]:
+        """All queues that exist, as (topic, number)."""
+        return [(queue.topic, queue.queue_id) for queue in self._queues]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get((topic, queue_id))
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Offset that the next visible message of a queue will have."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.end if queue is not None else 0
+
+    def offset_at(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Literal["LOWER", "UPPER"] = "LOWER"
+    ) -> int:
+        """Queue offset for a store time. [any thread]"""
+        queue = self._queues.get((topic, queue_id))
+        return reading.offset_at(self._log, queue, timestamp_ms, boundary) if queue is not None else 0
+
+    def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Store time of a message; -1 when it is not there. [any thread]"""
+        queue = self._queues.get((topic, queue_id))
+        return reading.stored_at_of(self._log, queue, queue_offset) if queue is not None else -1
+
+    def earliest_stored_at(self) -> int:
+        """Store time of the oldest record; -1 for an empty log."""
+        segment = self._log.segment_at(self._log.min_offset)
+        if segment is None or self._log.min_offset >= self._log.written:
+            return -1
+        size, _magic = decode_mark(memoryview(segment.map)[:BLANK_BYTES], 0)
+        return stored_at(segment.map, 0) if size >= RECORD_BYTES_MIN else -1
+
+    def latest_stored_at(self) -> int:
+        """Store time of the newest record that a queue points to; 0 for an empty log."""
+        return max((reading.stored_at_of(self._log, queue, queue.end - 1) for queue in self._queues), default=0)
+
+    @property
+    def min_log_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def max_log_offset(self) -> int:
+        """End of the visible log."""
+        return self.published
+
+    def entries(self, topic: str, queue_id: int, start: int, count: int) -> list[QueueEntry]:
+        """Entries of a queue that exist in a range. [any thread]"""
+        queue = self._queues.get((topic, queue_id))
+        return reading.entries(queue, start, count) if queue is not None else []
+
+    # Deleting
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of a topic, durably; its records stay in the log until retention takes them."""
+        for batch in self._pending:
+            batch.arrivals[:] = [arrival for arrival in batch.arrivals if arrival.topic != topic]
+        self._queues.remove_topic(topic)
+        self.checkpoint()
+
+    def plan_retention(self) -> RetentionReport:
+        """Decide what may go now and stop using it; the files of the report are then to be deleted with `delete_files`."""
+        now_ms = self._clock.now_ms()
+        ages = [
+            SegmentAge(segment.start, segment.end, self._files.modified_at_ms(segment.path))
+            for segment in self._log.segments
+        ]
+        # What is not flushed, not published or not yet in a checkpoint is needed to recover.
+        keep_from = min(self._log.flushed, self.published, self._index.indexed_to, self._checkpoint_log_offset)
+        floor, reason = deletable(
+            ages,
+            self.settings,
+            now_ms=now_ms,
+            hour=_local_hour(now_ms),
+            used_ratio=self.disk_state().used_ratio,
+            keep_from=keep_from,
+        )
+        if reason == "none":
+            return RetentionReport(self._log.min_offset, reason)
+        paths = self._log.drop_before(floor)
+        for queue in self._queues:
+            paths += queue.trim(floor)
+        paths += self._index.forget_before(floor)
+        return RetentionReport(self._log.min_offset, reason, tuple(paths))
+
+    def delete_files(self, paths: Iterable[Path]) -> None:
+        """Delete files that a plan has given up. [any thread]"""
+        try:
+            for path in paths:
+                self._files.unlink(path)
+        except OSError as error:
+            raise storage_error("deleting expired files failed", error) from error
+
+    def enforce_retention(self) -> RetentionReport:
+        """Plan and delete in one go."""
+        report = self.plan_retention()
+        self.delete_files(report.paths)
+        return report
+
+    def disk_state(self) -> DiskState:
+        """Look at the disk; appends are refused or allowed again accordingly. [any thread]"""
+        space = self._files.space(self.root)
+        ratio = space.used_ratio
+        if ratio > self.settings.disk_full_ratio:
+            self._is_disk_full = True
+        elif ratio <= self.settings.disk_force_ratio:
+            self._is_disk_full = False
+        is_full = self._is_disk_full or self._is_dispatch_blocked
+        reason = str(self._refusal()) if is_full and not self._failure else ""
+        return DiskState(ratio, space.usable, is_full, reason)
+
+
+class _Encoder:
+    """Gives places to the records of one append and encodes them; changes nothing but the list of segments."""
+
+    def __init__(self, store: Store, now_ms: int) -> None:
+        self._store = store
+        self._log = store._log
+        self._now_ms = now_ms
+        self.parts: list[tuple[Segment, int, bytes]] = []
+        self.arrivals: list[Arrival] = []
+        self.appended: list[Appended] = []
+        self.following: dict[ConsumeQueue, int] = {}
+        self.end = self._log.written
+
+    def encode(self, records: Sequence[NewRecord], *, atomic: bool) -> "_Encoder":
+        """Encode all; the results are in the attributes."""
+        segment = self._log.tail()
+        if atomic and len(records) > 1:
+            segment = self._place_together(records, segment)
+        settings = self._store.settings
+        append_crc = settings.append_crc
+        delay_levels_ms = settings.delay_levels_ms
+        now_ms = self._now_ms
+        queues = self._store._queues
+        following = self.following
+        arrivals = self.arrivals
+        appended = self.appended
+        chunks: list[bytes] = []
+        start = end = self.end
+        for record in records:
+            properties = record.properties
+            if CRC_PROPERTY_NAME in properties:
+                properties = _without_crc(properties)
+            self._check(record, len(properties), settings)
+            topic = record.topic
+            queue = queues.get((topic, record.queue_id)) or queues.add(topic, record.queue_id)
+            flags = record.flags
+            queue_offset = following.get(queue, queue.next)
+            if flags & TRANSACTION_MASK and flags & TRANSACTION_MASK != _COMMITTED:
+                queue_offset = 0
+            else:
+                following[queue] = queue_offset + 1
+            born_host = record.born_host
+            store_host = record.store_host
+            if flags & _V6_FLAGS or len(born_host) != 8 or len(store_host) != 8:
+                flags &= ~_V6_FLAGS
+                flags |= (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
+            topic_bytes = topic.encode()
+            while True:
+                data = encode_record(
+                    body=record.body,
+                    topic=topic_bytes,
+                    properties=properties,
+                    queue_id=record.queue_id,
+                    flag=record.flag,
+                    queue_offset=queue_offset,
+                    log_offset=end,
+                    flags=flags,
+                    born_at_ms=record.born_at_ms,
+                    born_host=born_host,
+                    stored_at_ms=now_ms,
+                    store_host=store_host,
+                    retry_count=record.retry_count,
+                    prepared_offset=record.prepared_offset,
+                    append_crc=append_crc,
+                )
+                size = len(data)
+                if end + size + BLANK_BYTES <= segment.end:
+                    break
+                segment, start, end = self._roll(segment, chunks, start, end)
+                chunks = []
+            chunks.append(data)
+            appended.append(Appended(end, size, queue_offset, now_ms))
+            facts = RecordFacts(
+                topic, record.queue_id, queue_offset, flags, now_ms, str(properties, "utf-8", "replace")
+            )
+            arrivals.append(derive(facts, end, size, delay_levels_ms))
+            end += size
+        if chunks:
+            self.parts.append((segment, start, b"".join(chunks)))
+        self.end = end
+        return self
+
+    def _roll(self, segment: Segment, chunks: list[bytes], start: int, end: int) -> tuple[Segment, int, int]:
+        """Declare the rest of a segment unused and go to the next one."""
+        if end == segment.start:
+            raise InvalidMessage(
+                f"a record does not fit a segment of {segment.end - segment.start} bytes: make segment_bytes larger"
+            )
+        self.parts.append((segment, start, b"".join((*chunks, encode_blank(segment.end - end)))))
+        following = self._log.add_segment(segment.end)
+        return following, following.start, following.start
+
+    def _place_together(self, records: Sequence[NewRecord], segment: Segment) -> Segment:
+        """Move on to the next segment when the records do not all fit the rest of this one."""
+        total = BLANK_BYTES + sum(
+            RECORD_BYTES_MIN
+            + 26
+            + len(record.body)
+            + 3 * len(record.topic)
+            + len(record.properties)
+            + CRC_PROPERTY_BYTES
+            for record in records
+        )
+        if self.end + total <= segment.end or self.end == segment.start:
+            if total > segment.end - segment.start:
+                raise InvalidMessage(f"a batch of about {total} bytes does not fit a segment: make it smaller")
+            return segment
+        segment, _start, self.end = self._roll(segment, [], self.end, self.end)
+        return self._place_together(records, segment)
+
+    def _check(self, record: NewRecord, properties_bytes: int, settings: StoreSettings) -> None:
+        if len(record.body) > settings.message_bytes_max:
+            raise InvalidMessage(
+                f"a body of {len(record.body)} bytes is too large: the limit is {settings.message_bytes_max}"
+            )
+        # One more for a separator that may be missing at the end.
+        if properties_bytes + 1 + (CRC_PROPERTY_BYTES if settings.append_crc else 0) > PROPERTIES_BYTES_MAX:
+            raise InvalidMessage(
+                f"properties of {properties_bytes} bytes are too large: the limit is {PROPERTIES_BYTES_MAX} with the checksum"
+            )
+
+
+def _without_crc(properties: bytes) -> bytes:
+    """Properties of a message that is stored again, without the checksum of the record it came from."""
+    pieces = properties.split(b"\x02")
+    return b"\x02".join(piece for piece in pieces if not piece.startswith(CRC_PROPERTY_NAME))
+
+
+def _has_key(facts: RecordFacts, key: str) -> bool:
+    text = facts.properties_text
+    if property_of(text, Name.UNIQUE_ID) == key:
+        return True
+    return key in (property_of(text, Name.KEYS) or "").split(KEY_SEPARATOR)
+
+
+def _local_hour(now_ms: int) -> int:
+    import time
+
+    return time.localtime(now_ms / 1000).tm_hour
+
+
+def _refuse_other_layouts(files: FileSystem, root: Path) -> None:
+    """Raise `StorageError` for directories of RocketMQ that keep queues or log in another form."""
+    if files.list_directory(root / "batchconsumequeue"):
+        raise StorageError(
+            f"{root} has topics of the type BatchCQ, which KappaMQ does not read: move them to topics of the normal type"
+        )
+    for name in files.list_directory(root):
+        if name.startswith("dledger-"):
+            raise StorageError(f"{root} is a DLedger store, which KappaMQ does not read: export it with RocketMQ")
+        if name in ("consumequeue_r", "consumequeue_rocksdb"):
+            raise StorageError(f"{root} keeps its queues in RocksDB: start it once in RocketMQ with storeType=default")
