@@ -17,7 +17,7 @@ SOURCES: Final = Path(__file__).parent / "native"
 COMPILE_SECONDS_MAX: Final = 120
 # On top of warm-up, window and drain: connecting, asking for offsets, waiting for them to settle.
 EXTRA_SECONDS_MAX: Final = 60
-DRAIN_SECONDS: Final = 5
+DRAIN_SECONDS: Final = 5.0
 
 
 class GeneratorFailed(Exception):  # noqa: N818
@@ -77,7 +77,14 @@ def build() -> Path:
 
 
 def run(
-    load: Load, address: str, topic: str, *, seconds: float, warmup_seconds: float = 1.0, create: bool = False
+    load: Load,
+    address: str,
+    topic: str,
+    *,
+    seconds: float,
+    warmup_seconds: float = 1.0,
+    drain_seconds: float = DRAIN_SECONDS,
+    create: bool = False,
 ) -> Json:
     """Run one workload against the broker at `address` and return what the generator measured.
 
@@ -85,14 +92,14 @@ def run(
     failure: see `check`.
     """
     command = [str(build()), load.mode, "--address", address, "--topic", topic, *_flags(load)]
-    command += ["--seconds", str(seconds), "--warmup", str(warmup_seconds), "--drain", str(DRAIN_SECONDS)]
+    command += ["--seconds", str(seconds), "--warmup", str(warmup_seconds), "--drain", str(drain_seconds)]
     command += ["--create"] if create else []
     try:
         done = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            timeout=seconds + warmup_seconds + DRAIN_SECONDS + EXTRA_SECONDS_MAX,
+            timeout=seconds + warmup_seconds + drain_seconds + EXTRA_SECONDS_MAX,
             check=False,
         )
     except subprocess.TimeoutExpired as late:

@@ -12,8 +12,7 @@
 #include "control.h"
 #include "load.h"
 
-#define SETTLE_ROUNDS 50 /* A broker may show its queues' new ends a little after it has answered. */
-#define SETTLE_NS 100000000l
+#define SETTLE_NS 20000000l
 
 static void print_text(const char *text)
 {
@@ -67,10 +66,12 @@ static void print_outcome(const Outcome *outcome)
     print_latency(&outcome->latency);
 }
 
+/* A broker may show its queues' new ends a little after it has answered: asks again for as long as a drain may take. */
 static int64_t settled_messages(const Options *options, int connection, int64_t wanted)
 {
     int64_t stored = stored_messages(options, connection);
-    for (int round = 0; stored < wanted && round < SETTLE_ROUNDS; round++) {
+    int rounds = (int)(options->drain_seconds * 1e9 / SETTLE_NS);
+    for (int round = 0; stored < wanted && round < rounds; round++) {
         nanosleep(&(struct timespec){.tv_nsec = SETTLE_NS}, NULL);
         stored = stored_messages(options, connection);
     }

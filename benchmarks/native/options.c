@@ -24,7 +24,7 @@ static const char HELP[] =
     "  --broker-name NAME     (broker-a)\n"
     "  --warmup SECONDS       not measured (1)\n"
     "  --seconds SECONDS      measured (5)\n"
-    "  --drain SECONDS        wait for the last replies at most this long (5)\n";
+    "  --drain SECONDS        wait for the last replies, then for the queues' ends, at most this long (5)\n";
 
 static _Noreturn void leave(int status, const char *format, va_list values)
 {
