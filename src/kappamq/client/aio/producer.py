@@ -1,0 +1,717 @@
+"""Sending messages."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+from uuid import uuid4
+
+from kappamq.client.aio.calling import Raised, call_user
+from kappamq.client.aio.cluster import Cluster
+from kappamq.client.aio.request_reply import PendingReplies, reply_message, reply_properties, request_properties
+from kappamq.client.aio.transactions import (
+    Action,
+    Checker,
+    Decision,
+    TransactionChecks,
+    TransactionReceipt,
+    decision_of,
+    end_request,
+)
+from kappamq.client.core.batching import split_batches
+from kappamq.client.core.preparing import Prepared, check_message, delay_properties, prepare, prepare_batch
+from kappamq.client.core.receipts import SendReceipt, receipt_of, split_receipt
+from kappamq.client.core.retrying import BACKGROUND_SEND, LatencyFaults, SendAttempts, SendPolicy, judge
+from kappamq.client.core.routing import PublishQueues, QueueRotation, publish_queues, route_from_template
+from kappamq.client.core.selecting import select_by_hash
+from kappamq.client.settings import (
+    ClusterSettings,
+    Duration,
+    Moment,
+    ProducerSettings,
+    duration_ms,
+    moment_ms,
+)
+from kappamq.errors import (
+    CallTimeout,
+    KappaError,
+    NotPermitted,
+    TooManyInFlight,
+    TopicNotFound,
+    TransportError,
+    UsageError,
+)
+from kappamq.model.message import Message, Queue, StoredMessage
+from kappamq.model.names import TEMPLATE_TOPIC, check_group, is_retry_topic
+from kappamq.model.properties import Name
+from kappamq.model.route import TopicRoute
+from kappamq.wire.codes import RequestCode, ResponseCode
+from kappamq.wire.command import Command
+from kappamq.wire.headers import MaxOffsetRequest, SendRequest
+
+log = logging.getLogger(__name__)
+
+QueueSelector: TypeAlias = Callable[[Sequence[Queue], Message, Any], Queue]
+"""Chooses the queue of a message: gets the queues in a fixed order, the message, and the argument of the send."""
+
+COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
+"""Bodies from this size on are compressed in a thread, since the event loop would stand still for a millisecond."""
+
+_NO_PROPERTIES: Final[dict[str, str]] = {}
+
+
+class _Publisher:
+    """Queues of one topic as last routed, taken in turn."""
+
+    __slots__ = ("queues", "rotation", "route")
+
+    def __init__(self, route: TopicRoute | None, publish: PublishQueues, *, topic: str) -> None:
+        if not publish.queues:
+            raise NotPermitted(
+                f"topic {topic!r} has no queue that accepts messages: give it write permission, or start its master",
+                code=ResponseCode.NO_PERMISSION,
+            )
+        self.route = route
+        self.queues = publish.queues
+        self.rotation = QueueRotation(publish.queues, seed=random.getrandbits(31))
+
+
+class _Member:
+    """The producer as brokers may address it."""
+
+    def __init__(self, group: str, checks: TransactionChecks, replies: PendingReplies) -> None:
+        self.group = group
+        self.on_check = checks.on_check
+        self.on_reply = replies.on_reply
+
+
+class Producer:
+    """Sends messages to a cluster. Use as an async context manager.
+
+    ::
+
+        async with Producer("127.0.0.1:9876", group="shop") as producer:
+            receipt = await producer.send(Message("orders", b"hello", tags="new", keys="order-1"))
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str] | None = None,
+        *,
+        group: str,
+        settings: ProducerSettings | None = None,
+        cluster: Cluster | None = None,
+        cluster_settings: ClusterSettings | None = None,
+    ) -> None:
+        """Give `name_servers`, or a `cluster` that is open already and shared with others."""
+        check_group(group)
+        self._group = group
+        self._settings = settings or ProducerSettings()
+        self._owns_cluster = cluster is None
+        self.cluster = cluster if cluster is not None else make_cluster(name_servers, cluster_settings)
+        self._stack = AsyncExitStack()
+        self._is_open = False
+        self._publishers: dict[str, _Publisher] = {}
+        self._inflight = 0
+        self._idle: asyncio.Future[None] | None = None
+        self._faults = LatencyFaults() if self._settings.latency_faults else None
+        self._policy = SendPolicy(
+            attempts_max=self._settings.attempts_max,
+            retries_degraded=self._settings.retry_degraded,
+            attempt_timeout_max_ms=self._settings.attempt_timeout_max_ms,
+        )
+        self._background_policy = SendPolicy(
+            attempts_max=self._settings.attempts_max,
+            retried_codes=BACKGROUND_SEND.retried_codes,
+            retries_when_crowded=BACKGROUND_SEND.retries_when_crowded,
+        )
+        self._single_policy = SendPolicy(attempts_max=1)
+        self._checks = TransactionChecks(group, self.cluster.tasks, checks_max=self._settings.transaction_checks_max)
+        self._replies = PendingReplies()
+        self._member = _Member(group, self._checks, self._replies)
+
+    # ── Life cycle ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def __aenter__(self) -> "Producer":
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Join the cluster."""
+        if self._is_open:
+            return
+        if self._owns_cluster:
+            await self._stack.enter_async_context(self.cluster)
+        await self.cluster.join_producer(self._member)
+        self._is_open = True
+        if self._faults is not None:
+            self.cluster.tasks.start(self._probe_faults(self._faults), name="probe brokers")
+
+    async def close(self) -> None:
+        """Wait for the receipts of what was sent (until their deadlines), then leave the cluster."""
+        if not self._is_open:
+            return
+        try:
+            await self.flush()
+            self._is_open = False
+            await self.cluster.leave_producer(self._member)
+        finally:
+            self._is_open = False
+            await self._stack.aclose()
+
+    @property
+    def group(self) -> str:
+        return self._group
+
+    @property
+    def inflight(self) -> int:
+        """Sends whose outcome is not known yet."""
+        return self._inflight
+
+    # ── Sending ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        argument: Any = None,
+        delay_level: int | None = None,
+        deliver_at: Moment | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> SendReceipt:
+        """Send and wait for the receipt; a broker that fails is replaced by another.
+
+        `queue`, `sharding_key` and `selector` (with `argument`) fix the queue: then there is one attempt only. A retry
+        may store the message twice, with the same `message_id`. When cancelled, the outcome is unknown.
+        """
+        extra = self._extra(sharding_key, delay_level, deliver_at, delay)
+        prepared = await self._prepare(message, extra)
+        return await self.send_prepared(
+            prepared,
+            message,
+            queue=queue,
+            sharding_key=sharding_key,
+            selector=selector,
+            argument=argument,
+            timeout_ms=self._timeout_ms(timeout),
+        )
+
+    def send_soon(
+        self,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        argument: Any = None,
+        delay_level: int | None = None,
+        deliver_at: Moment | None = None,
+        delay: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> "asyncio.Future[SendReceipt]":
+        """Send without waiting and return the future of the receipt: many sends can be under way at once.
+
+        Only what did not get through is tried again, not what a broker refused. Raises `TooManyInFlight` at the limit
+        `inflight_max`: await some futures, or `flush()`.
+        """
+        self._check_open()
+        if self._inflight >= self._settings.inflight_max:
+            raise TooManyInFlight(
+                f"{self._inflight} sends wait for their receipt: await some of them, or raise inflight_max"
+            )
+        loop = asyncio.get_running_loop()
+        extra = self._extra(sharding_key, delay_level, deliver_at, delay)
+        timeout_ms = self._timeout_ms(timeout)
+        outcome: asyncio.Future[SendReceipt] = loop.create_future()
+        publisher = self._known_publisher(message.topic)
+        prepared: Prepared | None = None
+        if publisher is not None and not self._compresses_in_thread(message):
+            prepared = self._prepare_now(message, extra)
+            chosen = _choose(publisher.queues, message, queue, sharding_key, selector, argument)
+            target = chosen if chosen is not None else self._next_queue(publisher, None)
+            address = self.cluster.routes.addresses.master_of(target.broker)
+            connection = self.cluster.dialer.open_connection(address) if address is not None else None
+            if address is not None and connection is not None:
+                started = loop.time()
+                waiter = connection.begin(self._command(prepared, target), timeout_ms=timeout_ms)
+                self._inflight += 1
+                again = None if chosen is not None else message
+                waiter.add_done_callback(
+                    partial(self._on_reply, outcome, prepared, target, address, started, timeout_ms, again)
+                )
+                return outcome
+        self._inflight += 1
+        work = self._send_in_background(
+            outcome,
+            message,
+            prepared,
+            extra,
+            queue=queue,
+            sharding_key=sharding_key,
+            selector=selector,
+            argument=argument,
+            timeout_ms=timeout_ms,
+        )
+        self.cluster.tasks.start(work, name="send")
+        return outcome
+
+    async def send_one_way(
+        self,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        argument: Any = None,
+    ) -> None:
+        """Send without asking for an answer: nobody will tell whether it was stored."""
+        prepared = await self._prepare(message, self._extra(sharding_key, None, None, None))
+        publisher = await self._publisher(message.topic)
+        target = _choose(publisher.queues, message, queue, sharding_key, selector, argument)
+        target = target if target is not None else self._next_queue(publisher, None)
+        await self.cluster.dialer.send(await self.cluster.master_of(target), self._command(prepared, target))
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        timeout: Duration | None = None,
+    ) -> list[SendReceipt]:
+        """Send messages of one topic together, which is much faster than one by one; receipts in the same order.
+
+        What does not fit into one request goes in several. Not compressed, not delayed. If a later request fails, the
+        messages of the earlier ones are stored.
+        """
+        self._check_open()
+        receipts: list[SendReceipt] = []
+        for batch in split_batches(messages, bytes_max=self._settings.body_bytes_max):
+            for message in batch:
+                self._check(message)
+            ids = [self.cluster.unique_ids.next() for _ in batch]
+            prepared = prepare_batch(batch, ids, body_bytes_max=self._settings.body_bytes_max)
+            receipt = await self.send_prepared(
+                prepared, batch[0], queue=queue, sharding_key=sharding_key, timeout_ms=self._timeout_ms(timeout)
+            )
+            receipts += split_receipt(receipt)
+        return receipts
+
+    async def flush(self) -> None:
+        """Wait until nothing is in flight."""
+        while self._inflight:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)  # Shielded: several may wait.
+
+    async def queues_of(self, topic: str) -> tuple[Queue, ...]:
+        """Queues that accept messages, in the order that selectors see. Raises `TopicNotFound`."""
+        return (await self._publisher(topic)).queues
+
+    # ── Transactions ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_check(self, checker: Checker) -> Checker:
+        """Decorator: let `checker` judge transactions that were left open, also those of other processes."""
+        self._checks.checker = checker
+        return checker
+
+    async def send_in_transaction(
+        self, message: Message, action: Action, *, timeout: Duration | None = None
+    ) -> TransactionReceipt:
+        """Store the message out of sight, run `action`, then deliver or discard the message as it decides.
+
+        If `action` raises, the transaction stays open: the broker will ask the checker, and the error reaches the
+        caller. A message that was stored less safely than asked is rolled back without running `action`.
+        """
+        extra = {Name.TRANSACTION: "true", Name.PRODUCER_GROUP: self._group}
+        if Name.DELAY in message.properties:
+            raise UsageError("a transactional message cannot be delayed: remove its delay level")
+        prepared = await self._prepare(message, extra)
+        receipt = await self.send_prepared(prepared, message, timeout_ms=self._timeout_ms(timeout))
+        outcome: Decision | Raised[Decision] = Decision.ROLLBACK
+        if receipt.is_ok:
+            outcome = await call_user(action, message)
+        decision = decision_of(outcome, receipt.message_id)
+        try:
+            address = await self.cluster.master_of(receipt.queue)
+            await self.cluster.dialer.send(address, end_request(self._group, receipt, decision).command())
+        except TransportError as fault:
+            log.warning("transaction not ended: the broker will ask message_id=%s fault=%s", receipt.message_id, fault)
+        if isinstance(outcome, Raised):
+            raise outcome.error
+        return TransactionReceipt(receipt, decision)
+
+    # ── Requests ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def request(self, message: Message, *, timeout: Duration, queue: Queue | None = None) -> StoredMessage:
+        """Send a message and wait for the reply to it. Raises `CallTimeout` when none comes in time."""
+        timeout_ms = duration_ms(timeout)
+        correlation_id = str(uuid4())
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        extra = request_properties(correlation_id, self.cluster.client_id, timeout_ms)
+        prepared = await self._prepare(message, extra)
+        waiter = self._replies.expect(correlation_id)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self.send_prepared(prepared, message, queue=queue, timeout_ms=timeout_ms)
+                return await waiter
+        except TimeoutError:
+            raise CallTimeout(
+                f"no reply to message {prepared.message_id} of topic {message.topic!r} within {timeout_ms} ms: "
+                "is its consumer running?"
+            ) from None
+        finally:
+            self._replies.forget(correlation_id)
+
+    async def reply(self, request: StoredMessage, body: bytes, *, timeout: Duration | None = None) -> SendReceipt:
+        """Answer a message that was sent with `request`."""
+        message = reply_message(request, body)
+        prepared = await self._prepare(message, reply_properties(request))
+        prepared.is_reply = True
+        return await self.send_prepared(prepared, message, timeout_ms=self._timeout_ms(timeout))
+
+    # ── One message, several attempts ───────────────────────────────────────────────────────────────────────────────
+
+    async def send_prepared(
+        self,
+        prepared: Prepared,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        argument: Any = None,
+        timeout_ms: int | None = None,
+        policy: SendPolicy | None = None,
+    ) -> SendReceipt:
+        """Send what is prepared already, with the attempts that the policy allows."""
+        self._check_open()
+        clock = self.cluster.clock
+        publisher = await self._publisher(prepared.topic)
+        chosen = _choose(publisher.queues, message, queue, sharding_key, selector, argument)
+        policy = policy or self._policy
+        attempts = SendAttempts(
+            policy if chosen is None else self._single_policy,
+            topic=prepared.topic,
+            started_at_ms=clock.now_ms(),
+            timeout_ms=timeout_ms if timeout_ms is not None else self._settings.send_timeout_ms,
+        )
+        degraded: SendReceipt | None = None
+        while True:
+            target = chosen if chosen is not None else self._next_queue(publisher, attempts.last_broker)
+            attempt_ms = attempts.begin(target.broker, clock.now_ms())
+            started_at_ms = clock.now_ms()
+            try:
+                receipt = await self._attempt(prepared, target, attempt_ms)
+            except KappaError as error:
+                self._record(target.broker, started_at_ms, error)
+                if attempts.again_after(error, clock.now_ms()):
+                    publisher = await self._publisher(prepared.topic)
+                    continue
+                if degraded is not None:
+                    return degraded
+                raise attempts.failure(error, clock.now_ms()) from error
+            self._record(target.broker, started_at_ms, None)
+            if receipt.is_ok or not attempts.again_after_degraded(clock.now_ms()):
+                return receipt
+            degraded = receipt
+
+    async def _attempt(self, prepared: Prepared, queue: Queue, timeout_ms: int) -> SendReceipt:
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                address = await self.cluster.master_of(queue)
+                await self.cluster.dialer.connect(address)
+        except TimeoutError:
+            raise CallTimeout(
+                f"no connection to broker {queue.broker!r} in time: try again or allow more time"
+            ) from None
+        left_ms = max(1, round((deadline - asyncio.get_running_loop().time()) * 1000))
+        reply = await self.cluster.call_raw(address, self._command(prepared, queue), timeout_ms=left_ms)
+        return receipt_of(reply, prepared, queue, address)
+
+    def _command(self, prepared: Prepared, queue: Queue) -> Command:
+        command = SendRequest(
+            producer_group=self._group,
+            topic=prepared.topic,
+            default_topic_queues=self._settings.new_topic_queues,
+            queue_id=queue.queue_id,
+            flags=prepared.flags,
+            born_at_ms=self.cluster.clock.now_ms(),
+            flag=prepared.flag,
+            properties=prepared.properties,
+            retry_count=prepared.retry_count,
+            retry_count_max=prepared.retry_count_max,
+            batch=prepared.is_batch,
+            broker=queue.broker,
+        ).command(body=prepared.body)
+        if prepared.is_batch:
+            command.code = RequestCode.SEND_BATCH_MESSAGE
+        elif prepared.is_reply:
+            command.code = RequestCode.SEND_REPLY_MESSAGE_V2
+        return command
+
+    # ── Background sends ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_reply(
+        self,
+        outcome: "asyncio.Future[SendReceipt]",
+        prepared: Prepared,
+        queue: Queue,
+        address: str,
+        started: float,
+        timeout_ms: int,
+        again: Message | None,
+        waiter: "asyncio.Future[Command]",
+    ) -> None:
+        """The first attempt of a background send has ended."""
+        error: KappaError | None = None
+        receipt: SendReceipt | None = None
+        try:
+            receipt = receipt_of(waiter.result(), prepared, queue, address)
+        except KappaError as fault:
+            error = fault
+        elapsed_ms = round((asyncio.get_running_loop().time() - started) * 1000)
+        if self._faults is not None:
+            self._record_latency(queue.broker, elapsed_ms, error, in_background=True)
+        if error is not None and again is not None and self._background_policy.retries(error):
+            left_ms = timeout_ms - elapsed_ms
+            if left_ms > 0 and self.cluster.is_open:
+                work = self._send_in_background(outcome, again, prepared, _NO_PROPERTIES, timeout_ms=left_ms)
+                self.cluster.tasks.start(work, name="send again")
+                return
+        self._settle(outcome, receipt, error)
+
+    async def _send_in_background(
+        self,
+        outcome: "asyncio.Future[SendReceipt]",
+        message: Message,
+        prepared: Prepared | None,
+        extra: dict[str, str],
+        *,
+        timeout_ms: int,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        selector: QueueSelector | None = None,
+        argument: Any = None,
+    ) -> None:
+        receipt: SendReceipt | None = None
+        error: KappaError | None = None
+        try:
+            if prepared is None:
+                prepared = await self._prepare(message, extra)
+            receipt = await self.send_prepared(
+                prepared,
+                message,
+                queue=queue,
+                sharding_key=sharding_key,
+                selector=selector,
+                argument=argument,
+                timeout_ms=timeout_ms,
+                policy=self._background_policy,
+            )
+        except KappaError as fault:
+            error = fault
+        finally:
+            if receipt is None and error is None:  # Cancelled, or a bug: whoever waits must not wait for ever.
+                error = TransportError("the producer was closed before the outcome was known")
+            self._settle(outcome, receipt, error)
+
+    def _settle(
+        self, outcome: "asyncio.Future[SendReceipt]", receipt: SendReceipt | None, error: KappaError | None
+    ) -> None:
+        self._inflight -= 1
+        if not self._inflight and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+        if outcome.done():
+            return
+        if receipt is not None:
+            outcome.set_result(receipt)
+        elif error is not None:
+            outcome.set_exception(error)
+
+    # ── Preparing ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise UsageError(f"producer of group {self._group!r} is not open: use it inside 'async with', or open() it")
+
+    def _check(self, message: Message) -> None:
+        check_message(message, body_bytes_max=self._settings.body_bytes_max)
+
+    def _timeout_ms(self, timeout: Duration | None) -> int:
+        return self._settings.send_timeout_ms if timeout is None else duration_ms(timeout)
+
+    def _extra(
+        self,
+        sharding_key: str | None,
+        delay_level: int | None,
+        deliver_at: Moment | None,
+        delay: Duration | None,
+    ) -> dict[str, str]:
+        if delay_level is None and deliver_at is None and delay is None:
+            return _NO_PROPERTIES if sharding_key is None else {Name.SHARDING_KEY: sharding_key}
+        extra = delay_properties(
+            delay_level=delay_level,
+            deliver_at_ms=None if deliver_at is None else moment_ms(deliver_at),
+            delay_ms=None if delay is None else duration_ms(delay),
+        )
+        if sharding_key is not None:
+            extra[Name.SHARDING_KEY] = sharding_key
+        return extra
+
+    def _compresses_in_thread(self, message: Message) -> bool:
+        return len(message.body) >= max(COMPRESS_IN_THREAD_BYTES, self._settings.compress_from_bytes)
+
+    async def _prepare(self, message: Message, extra: dict[str, str]) -> Prepared:
+        self._check_open()
+        if self._compresses_in_thread(message):
+            return await asyncio.to_thread(self._prepare_now, message, extra)
+        return self._prepare_now(message, extra)
+
+    def _prepare_now(self, message: Message, extra: dict[str, str]) -> Prepared:
+        self._check(message)
+        return prepare(
+            message,
+            self.cluster.unique_ids.next(),
+            extra=extra,
+            compression=self._settings.compression,
+            level=self._settings.compression_level,
+            compress_from_bytes=self._settings.compress_from_bytes,
+        )
+
+    # ── Queues ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _known_publisher(self, topic: str) -> _Publisher | None:
+        route = self.cluster.routes.known(topic)
+        publisher = self._publishers.get(topic)
+        if publisher is not None and (route is None or publisher.route is route):
+            return publisher
+        if route is None:
+            return None
+        publisher = _Publisher(route, publish_queues(topic, route), topic=topic)
+        self._publishers[topic] = publisher
+        return publisher
+
+    async def _publisher(self, topic: str) -> _Publisher:
+        publisher = self._known_publisher(topic)
+        if publisher is not None:
+            return publisher
+        self.cluster.routes.want(topic)
+        try:
+            route = await self.cluster.routes.refresh(topic)
+        except TopicNotFound:
+            publisher = await self._provisional_publisher(topic)
+        else:
+            publisher = _Publisher(route, publish_queues(topic, route), topic=topic)
+        self._publishers[topic] = publisher
+        await self.cluster.heartbeat()  # Brokers that are new to us must know our group before they may call us back.
+        return publisher
+
+    async def _provisional_publisher(self, topic: str) -> _Publisher:
+        """Queues of a topic that the first send will create, after the model of the template topic."""
+        try:
+            template = await self.cluster.routes.find(TEMPLATE_TOPIC)
+        except TopicNotFound as fault:
+            raise TopicNotFound(
+                f"topic {topic!r} does not exist and the brokers create no topics by themselves: create it first",
+                code=fault.code,
+            ) from None
+        route = route_from_template(template, queues_max=self._settings.new_topic_queues)
+        return _Publisher(None, publish_queues(topic, route), topic=topic)
+
+    def _next_queue(self, publisher: _Publisher, last_broker: str | None) -> Queue:
+        if self._faults is not None:
+            return self._faults.choose(
+                publisher.rotation,
+                last_broker=last_broker,
+                now_ms=self.cluster.clock.now_ms(),
+                reseed=random.getrandbits(31) if last_broker is not None else None,
+            )
+        if last_broker is None:
+            return publisher.rotation.next()
+        return publisher.rotation.next_avoiding(last_broker)
+
+    def _record(self, broker: str, started_at_ms: int, error: KappaError | None) -> None:
+        if self._faults is not None:
+            self._record_latency(broker, self.cluster.clock.now_ms() - started_at_ms, error, in_background=False)
+
+    def _record_latency(self, broker: str, latency_ms: int, error: KappaError | None, *, in_background: bool) -> None:
+        assert self._faults is not None
+        verdict = judge(error, has_detector=True, in_background=in_background)
+        self._faults.record(
+            broker,
+            latency_ms,
+            isolate=verdict.isolate,
+            reachable=verdict.reachable,
+            now_ms=self.cluster.clock.now_ms(),
+        )
+
+    async def _probe_faults(self, faults: LatencyFaults) -> None:
+        """Find out which brokers that failed can be reached again."""
+        while True:
+            await asyncio.sleep(self._settings.probe_interval_ms / 1000)
+            topic = next(iter(self._publishers), TEMPLATE_TOPIC)
+            for broker in list(faults.due_for_check(self.cluster.clock.now_ms())):
+                address = self.cluster.routes.addresses.master_of(broker)
+                if address is None:
+                    faults.forget(broker)
+                    continue
+                try:
+                    request = MaxOffsetRequest(topic=topic, queue_id=0)
+                    await self.cluster.call(address, request, timeout_ms=self._settings.probe_timeout_ms)
+                except TransportError:
+                    continue
+                except KappaError:
+                    pass  # It answered, which is all we wanted to know.
+                faults.mark_reachable(broker)
+
+
+def make_cluster(name_servers: str | Sequence[str] | None, settings: ClusterSettings | None) -> Cluster:
+    """A cluster of one's own."""
+    if name_servers is None:
+        raise UsageError("where is the cluster? pass name_servers, for example '127.0.0.1:9876', or a shared cluster")
+    return Cluster(name_servers, settings=settings)
+
+
+def _choose(
+    queues: Sequence[Queue],
+    message: Message,
+    queue: Queue | None,
+    sharding_key: str | None,
+    selector: QueueSelector | None,
+    argument: Any,
+) -> Queue | None:
+    """The queue that the caller fixed; `None` when any will do."""
+    if queue is None and sharding_key is None and selector is None:
+        if not message.properties or is_retry_topic(message.topic):
+            return None
+        sharding_key = message.properties.get(Name.SHARDING_KEY)
+        return None if sharding_key is None else select_by_hash(queues, sharding_key)
+    if sum(given is not None for given in (queue, sharding_key, selector)) > 1:
+        raise UsageError("queue, sharding_key and selector exclude each other: give one of them")
+    if queue is not None:
+        if queue.topic != message.topic:
+            raise UsageError(f"queue of topic {queue.topic!r} given for a message to {message.topic!r}")
+        return queue
+    if sharding_key is not None:
+        return select_by_hash(queues, sharding_key)
+    assert selector is not None
+    selected = selector(queues, message, argument)
+    if not isinstance(selected, Queue):
+        raise UsageError(f"the selector returned {selected!r}: return one of the queues it was given")
+    return selected
