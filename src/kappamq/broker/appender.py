@@ -17,7 +17,8 @@ from typing import Final
 from kappamq.clock import Clock
 from kappamq.errors import Busy, DiskFull, KappaError, StorageError
 from kappamq.model.record import NewRecord
-from kappamq.store.store import Appended, Arrival, Store
+from kappamq.store.dispatch import Arrival
+from kappamq.store.store import Appended, Store
 
 log = logging.getLogger(__name__)
 

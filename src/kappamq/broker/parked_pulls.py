@@ -7,7 +7,7 @@ from kappamq.clock import Clock
 from kappamq.model.properties import decode_properties
 from kappamq.model.selector import Selector
 from kappamq.net.connection import Connection
-from kappamq.store.store import Arrival
+from kappamq.store.dispatch import Arrival
 from kappamq.wire.command import Command
 from kappamq.wire.headers import PullRequest
 

@@ -56,10 +56,12 @@ class Registration:
         """A name server that restarted knows nothing of us: the lost connection tells, so register at once."""
         connection.lost.add_done_callback(lambda _: self._changes[address].set())
 
-    async def run(self, tasks: asyncio.TaskGroup) -> None:
+    def start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Start one task for each name server."""
-        for address in self._nameservers:
+        return [
             tasks.create_task(self._keep_registered(address), name=f"register-{address}")
+            for address in self._nameservers
+        ]
 
     async def wait_registered(self, *, timeout_seconds: float) -> bool:
         """Whether every name server knows us within a time."""

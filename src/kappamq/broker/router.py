@@ -22,9 +22,15 @@ Handler: TypeAlias = Callable[[Connection, Command], "Answer | Coroutine[None, N
 class Router:
     """Calls the handler of a request and sends what it answers."""
 
-    def __init__(self, handlers: Mapping[int, Handler], *, tasks: asyncio.TaskGroup) -> None:
-        self._handlers = dict(handlers)
+    def __init__(self, *, tasks: asyncio.TaskGroup) -> None:
+        self._handlers: dict[int, Handler] = {}
         self._tasks = tasks
+
+    def serve(self, *tables: Mapping[int, Handler]) -> None:
+        """Take requests from now on; a code may have one handler only."""
+        for table in tables:
+            assert not self._handlers.keys() & table.keys(), "two handlers for one request code"
+            self._handlers.update(table)
 
     def __call__(self, connection: Connection, request: Command) -> None:
         handler = self._handlers.get(request.code)

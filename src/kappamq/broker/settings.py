@@ -11,6 +11,7 @@ from kappamq.model.config import QUEUES_MAX, READ_WRITE
 from kappamq.model.message import BODY_BYTES_MAX
 from kappamq.model.names import TRACE_TOPIC, check_topic
 from kappamq.net.server import ServerLimits
+from kappamq.settings import check_listen_host
 from kappamq.store.settings import StoreSettings
 
 
@@ -89,11 +90,7 @@ class BrokerSettings:
             raise ConfigError(f"flush is {self.flush!r}: use 'durable' (on disk) or 'async' (in the page cache)")
         if not 1 <= self.template_queues <= QUEUES_MAX:
             raise ConfigError(f"template_queues is {self.template_queues}: use 1 to {QUEUES_MAX}")
-        if not self.insecure and not is_loopback(self.listen_host):
-            raise ConfigError(
-                f"listen address {self.listen_host} is reachable from outside and there is no authentication: "
-                "listen on 127.0.0.1, or say --insecure if the network is trusted"
-            )
+        check_listen_host(self.listen_host, insecure=self.insecure)
         parse_delay_levels(self.delay_levels)
 
     @property
@@ -107,11 +104,6 @@ class BrokerSettings:
     def hot_bytes(self) -> int:
         """Tail of the log that counts as being in memory: 40 % of RAM, as RocketMQ reckons."""
         return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 0.4)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is reachable from this machine only."""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:

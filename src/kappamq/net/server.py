@@ -81,6 +81,12 @@ class Server:
     def connections(self) -> frozenset[Connection]:
         return frozenset(self._connections)
 
+    async def stop_listening(self) -> None:
+        """Accept no more; connections stay."""
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+
     async def stop(self) -> None:
         """Stop accepting, write what is queued, close all connections; within a deadline."""
         if self._sweep is not None:

@@ -39,9 +39,7 @@ class LookupHandlers:
         found = await asyncio.to_thread(
             self._store.query, query.topic, query.key, limit=limit, begin_ms=query.begin_ms, end_ms=query.end_ms
         )
-        fields = encode_fields(
-            QueryMessageReply(indexed_until_ms=found.indexed_until_ms, indexed_until=found.indexed_until)
-        )
+        fields = encode_fields(QueryMessageReply(indexed_until_ms=found.indexed_at_ms, indexed_until=found.indexed_to))
         if not found.records:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", fields=fields

@@ -18,7 +18,8 @@ from kappamq.model.names import RETRY_PREFIX
 from kappamq.model.selector import Selector
 from kappamq.model.subscription import MessageModel
 from kappamq.net.connection import Connection
-from kappamq.store.store import Fetched, FetchLimit, FetchStatus, Store
+from kappamq.store.reading import Fetched, FetchLimit, FetchStatus
+from kappamq.store.store import Store
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.headers import PullRequest, decode_fields
@@ -128,7 +129,7 @@ class PullHandlers:
             parked.connection.reply(answer)
 
     def _fetch(self, pull: PullRequest, selector: Selector, bytes_max: int) -> Fetched:
-        limit = FetchLimit(count_max=min(max(pull.count_max, 1), self._rules.count_max), bytes_max=bytes_max)
+        limit = FetchLimit(count=min(max(pull.count_max, 1), self._rules.count_max), bytes_max=bytes_max)
         return self._store.fetch(
             pull.topic, pull.queue_id, pull.start, limit=limit, selector=None if selector.is_everything else selector
         )
@@ -149,7 +150,7 @@ class PullHandlers:
                 self.parked.park(parked, wait_ms=wait_ms)
                 return None
         elif code == ResponseCode.SUCCESS:
-            self._statistics.fetched(pull.topic, pull.group, fetched.count, fetched.size)
+            self._statistics.fetched(pull.topic, pull.group, fetched.count, fetched.bytes)
         return _reply(parked.request, code, fetched.status.name, fetched, next_offset=fetched.next_offset)
 
     # ── Checks ──────────────────────────────────────────────────────────────────────────────────────────────────────

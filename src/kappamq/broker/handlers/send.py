@@ -81,7 +81,7 @@ class SendHandlers:
         topic = self._check_target(send)
         queue_id = send.queue_id
         if queue_id < 0:
-            queue_id = random.randrange(max(topic.write_queue_nums, 1))  # noqa: S311 - spreading load, no secret
+            queue_id = random.randrange(max(topic.write_queue_nums, 1))
         records = (
             self._batch(connection, request, send, queue_id)
             if send.batch

@@ -1,0 +1,54 @@
+"""The broker's tables on disk: loaded at start, saved after changes, off the event loop."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from kappamq.store.config_files import load_config, save_config
+
+log = logging.getLogger(__name__)
+
+DEBOUNCE_SECONDS: Final = 0.02
+RETRY_SECONDS: Final = 2.0
+
+
+class ConfigFile:
+    """One table and its file. `changed` is cheap; a task writes soon after, one write for many changes."""
+
+    def __init__(self, path: Path, content: Callable[[], Any]) -> None:
+        self._path = path
+        self._content = content
+        self._change = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    def load(self) -> dict[str, Any] | None:
+        return load_config(self._path)
+
+    def changed(self) -> None:
+        """The table differs from its file."""
+        self._change.set()
+
+    async def save(self) -> None:
+        """Write the table now; returns when it is on disk."""
+        async with self._lock:
+            self._change.clear()
+            value = self._content()  # A snapshot: the table may change while the thread writes.
+            await asyncio.to_thread(save_config, self._path, value)
+
+    async def save_if_changed(self) -> None:
+        if self._change.is_set():
+            await self.save()
+
+    async def keep_saved(self) -> None:
+        """Write after every burst of changes, until cancelled."""
+        while True:
+            await self._change.wait()
+            await asyncio.sleep(DEBOUNCE_SECONDS)
+            try:
+                await self.save()
+            except OSError as fault:
+                self._change.set()
+                log.error("table could not be saved: will try again file=%s fault=%s", self._path.name, fault)
+                await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,99 @@
+"""What a broker does at a steady pace: expiry, long-poll sweeps, checkpoints, retention, statistics."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kappamq.broker.appender import Appender
+from kappamq.broker.config_store import ConfigFile
+from kappamq.broker.members import Members
+from kappamq.broker.parked_pulls import ParkedPulls
+from kappamq.broker.statistics import Statistics
+from kappamq.errors import StorageError
+from kappamq.store.store import Store
+
+log = logging.getLogger(__name__)
+
+RECHECK_SECONDS: Final = 5
+CHECKPOINT_SECONDS: Final = 5
+MEMBERS_SECONDS: Final = 10
+
+
+async def tick_forever(
+    *,
+    appender: Appender,
+    parked: ParkedPulls,
+    members: Members,
+    statistics: Statistics,
+    max_offset: Callable[[str, int], int],
+) -> None:
+    """Once a second: answer what waited too long, drop silent clients, sample figures; until cancelled."""
+    seconds = 0
+    while True:
+        await asyncio.sleep(1)
+        seconds += 1
+        appender.expire()
+        statistics.sample_second()
+        parked.sweep(max_offset, recheck=seconds % RECHECK_SECONDS == 0)
+        if seconds % 10 == 0:
+            statistics.sample()
+        if seconds % MEMBERS_SECONDS == 0:
+            for connection in members.expire():
+                connection.close("closed: no heartbeat")
+
+
+async def checkpoint_forever(store: Store) -> None:
+    """Sync queues and index behind the log, so that a start after a crash has little to read again."""
+    published = store.published
+    waited = 0
+    while True:
+        await asyncio.sleep(1)
+        waited += 1
+        is_due = waited >= CHECKPOINT_SECONDS and store.published != published
+        if is_due or store.needs_checkpoint:
+            published, waited = store.published, 0
+            try:
+                await asyncio.to_thread(store.checkpoint)
+            except StorageError as fault:
+                log.warning("checkpoint failed: will try again fault=%s", fault)
+
+
+async def retain_forever(store: Store, *, every_seconds: float) -> None:
+    """Delete what retention allows and watch the space on the disk; until cancelled."""
+    was_full = False
+    while True:
+        await asyncio.sleep(min(every_seconds, 1.0) if was_full else every_seconds)
+        try:
+            state = await asyncio.to_thread(store.disk_state)
+            report = store.plan_retention()
+            if report.paths:
+                await asyncio.to_thread(store.delete_files, report.paths)
+                log.info("old files deleted reason=%s files=%d", report.reason, len(report.paths))
+        except StorageError as fault:
+            log.warning("retention failed: will try again fault=%s", fault)
+            continue
+        if state.is_full != was_full:
+            was_full = state.is_full
+            if was_full:
+                log.error("disk full: writes are refused used=%.2f %s", state.used_ratio, state.reason)
+            else:
+                log.info("disk has space again: writes are taken used=%.2f", state.used_ratio)
+
+
+async def save_offsets_forever(file: ConfigFile, *, is_dirty: Callable[[], bool], every_seconds: float) -> None:
+    """Save the progress of groups every few seconds; until cancelled."""
+    while True:
+        await asyncio.sleep(every_seconds)
+        if is_dirty():
+            try:
+                await file.save()
+            except OSError as fault:
+                log.error("committed offsets could not be saved: will try again fault=%s", fault)
+
+
+def local_midnight_ms(now_ms: int) -> int:
+    """Start of the day in local time."""
+    local = time.localtime(now_ms / 1000)
+    return int(time.mktime((local.tm_year, local.tm_mon, local.tm_mday, 0, 0, 0, 0, 0, -1)) * 1000)
