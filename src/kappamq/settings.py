@@ -103,7 +103,7 @@ def load_properties(path: Path, rules: Mapping[str, PropertyRule]) -> tuple[dict
             continue
         try:
             converted = rule.convert(text)
-        except ValueError as fault:
+        except (ValueError, KeyError) as fault:  # A plain table's lookup makes a fine converter.
             raise ConfigError(f"{name} in {path} has the value {text!r}, which is not valid: {fault}") from None
         *parents, leaf = rule.key.split(".")
         table = values
@@ -303,7 +303,7 @@ def _typed_union(key: str, hints: tuple[Any, ...], value: object) -> object:
 
 
 def _typed_sequence(key: str, hint: Any, value: object) -> object:
-    items = [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+    items = [item.strip() for item in re.split("[,;]", value) if item.strip()] if isinstance(value, str) else value
     if not isinstance(items, (list, tuple, set, frozenset)):
         raise ValueError("write a list")
     inner = get_args(hint)[0]
