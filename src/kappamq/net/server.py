@@ -12,7 +12,6 @@ from kappamq.net.connection import Connection, ConnectionLimits, RequestHandler
 
 log = logging.getLogger(__name__)
 
-_SWEEP_SECONDS: Final = 5.0
 _CLOSE_SECONDS: Final = 3.0
 
 
@@ -24,6 +23,8 @@ class ServerLimits:
     buffered_bytes_max: int = 512 * 1024 * 1024
     idle_seconds: float = 120.0
     frame_seconds: float = 60.0
+    """How long one frame may take to arrive."""
+    sweep_seconds: float = 5.0
     backlog: int = 1024
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -54,7 +55,7 @@ class Server:
         self._sweep: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "Server":
-        self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep_peers)
+        self._sweep = asyncio.get_running_loop().call_later(self._limits.sweep_seconds, self._sweep_peers)
         return self
 
     async def __aexit__(
@@ -148,4 +149,4 @@ class Server:
             worst = max(self._connections, key=lambda connection: connection.buffered_bytes)
             log.warning("buffers over the limit: largest peer closed peer=%s bytes=%d", worst.peer, buffered)
             worst.abort("closed: too much buffered")
-        self._sweep = loop.call_later(_SWEEP_SECONDS, self._sweep_peers)
+        self._sweep = loop.call_later(self._limits.sweep_seconds, self._sweep_peers)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kappamq.broker.router import Handler
-from kappamq.errors import NotFound, StorageError, UsageError
+from kappamq.errors import Refused, StorageError, UsageError
 from kappamq.net.connection import Connection
 from kappamq.store.store import Store
 from kappamq.wire.codes import RequestCode, ResponseCode
@@ -51,7 +51,7 @@ class LookupHandlers:
         try:
             record = await asyncio.to_thread(self._store.read, view.log_offset)
         except StorageError as fault:
-            raise NotFound(
+            raise Refused(
                 f"can not find message by the offset, {view.log_offset}: {fault}", code=ResponseCode.SYSTEM_ERROR
             ) from None
         return request.reply(body=record)
