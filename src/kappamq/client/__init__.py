@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The client: `core` decides, `aio` acts on an event loop, `blocking` puts that loop into a thread."""

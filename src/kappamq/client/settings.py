@@ -85,8 +85,10 @@ class ProducerSettings:
     compress_from_bytes: int = 4096
     body_bytes_max: int = BODY_BYTES_MAX
     new_topic_queues: int = 4
-    inflight_max: int = 20_000
-    """Sends that wait for their receipt, over all brokers."""
+    inflight_max: int = 1024
+    """Sends that wait for their receipt, over all brokers. RocketMQ's broker refuses what waits for 200 ms there."""
+    busy_pause_ms: int = 50
+    """Pause before the next attempt after a broker said that it is overloaded."""
     latency_faults: bool = False
     """Whether slow and failing brokers are avoided for a while; not for ordered sending."""
     probe_interval_ms: int = 3_000

@@ -211,6 +211,21 @@ class LitePullConsumer:
         batch.reader.handed = batch.end
         return batch.messages
 
+    def give_back(self, messages: Sequence[StoredMessage]) -> None:
+        """Return the unused end of what the last `poll` returned; it will be handed out again first."""
+        if not messages:
+            return
+        queue = Queue(messages[0].topic, messages[0].broker, messages[0].queue_id)
+        reader = self._readers.get(queue)
+        if reader is None or reader.handed is None:
+            return  # Not ours any more: whoever has it now reads it again from the committed offset.
+        rest = Batch(reader, list(messages), reader.handed)
+        reader.handed = messages[0].queue_offset
+        reader.cached_messages += len(rest.messages)
+        reader.cached_bytes += rest.size
+        self._cached += len(rest.messages)
+        self._batches.appendleft(rest)
+
     def _finish_handed(self) -> None:
         """The user is done with everything that was handed out."""
         for reader in self._readers.values():
@@ -260,9 +275,7 @@ class LitePullConsumer:
         if self._assigned:
             raise UsageError("this consumer reads queues of its own choice: subscribe with another consumer")
         if not self._is_open:
-            raise UsageError(
-                "the consumer is not open: give topics to the constructor, or open it first"
-            )
+            raise UsageError("the consumer is not open: give topics to the constructor, or open it first")
         self._subscriptions.add(topic, expression, expression_type)
         await self.cluster.routes.refresh_quietly(topic)
         await self.cluster.heartbeat()

@@ -37,6 +37,7 @@ from kappamq.client.settings import (
     moment_ms,
 )
 from kappamq.errors import (
+    Busy,
     CallTimeout,
     KappaError,
     NotPermitted,
@@ -117,7 +118,7 @@ class Producer:
         self._is_open = False
         self._publishers: dict[str, _Publisher] = {}
         self._inflight = 0
-        self._idle: asyncio.Future[None] | None = None
+        self._waiting_for_room: list[tuple[int, asyncio.Future[None]]] = []
         self._faults = LatencyFaults() if self._settings.latency_faults else None
         self._policy = SendPolicy(
             attempts_max=self._settings.attempts_max,
@@ -126,7 +127,8 @@ class Producer:
         )
         self._background_policy = SendPolicy(
             attempts_max=self._settings.attempts_max,
-            retried_codes=BACKGROUND_SEND.retried_codes,
+            # An overloaded broker has stored nothing, and says so to those who send too much at once.
+            retried_codes=BACKGROUND_SEND.retried_codes | {ResponseCode.SYSTEM_BUSY},
             retries_when_crowded=BACKGROUND_SEND.retries_when_crowded,
         )
         self._single_policy = SendPolicy(attempts_max=1)
@@ -224,13 +226,13 @@ class Producer:
     ) -> "asyncio.Future[SendReceipt]":
         """Send without waiting and return the future of the receipt: many sends can be under way at once.
 
-        Only what did not get through is tried again, not what a broker refused. Raises `TooManyInFlight` at the limit
-        `inflight_max`: await some futures, or `flush()`.
+        Only what did not get through or met an overloaded broker is tried again, not what a broker refused. Raises
+        `TooManyInFlight` at the limit `inflight_max`: call `await room()` before each send of many.
         """
         self._check_open()
         if self._inflight >= self._settings.inflight_max:
             raise TooManyInFlight(
-                f"{self._inflight} sends wait for their receipt: await some of them, or raise inflight_max"
+                f"{self._inflight} sends wait for their receipt: 'await producer.room()' before sending more"
             )
         loop = asyncio.get_running_loop()
         extra = self._extra(sharding_key, delay_level, deliver_at, delay)
@@ -310,12 +312,20 @@ class Producer:
             receipts += split_receipt(receipt)
         return receipts
 
+    async def room(self) -> None:
+        """Wait until `send_soon` may be called."""
+        while self._inflight >= self._settings.inflight_max:
+            await self._wait_until_below(self._settings.inflight_max)
+
     async def flush(self) -> None:
         """Wait until nothing is in flight."""
         while self._inflight:
-            if self._idle is None:
-                self._idle = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._idle)  # Shielded: several may wait.
+            await self._wait_until_below(1)
+
+    async def _wait_until_below(self, inflight: int) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting_for_room.append((inflight, waiter))
+        await waiter
 
     async def queues_of(self, topic: str) -> tuple[Queue, ...]:
         """Queues that accept messages, in the order that selectors see. Raises `TopicNotFound`."""
@@ -419,6 +429,8 @@ class Producer:
             except KappaError as error:
                 self._record(target.broker, started_at_ms, error)
                 if attempts.again_after(error, clock.now_ms()):
+                    if isinstance(error, Busy):
+                        await asyncio.sleep(self._settings.busy_pause_ms / 1000)
                     publisher = await self._publisher(prepared.topic)
                     continue
                 if degraded is not None:
@@ -534,15 +546,23 @@ class Producer:
         self, outcome: "asyncio.Future[SendReceipt]", receipt: SendReceipt | None, error: KappaError | None
     ) -> None:
         self._inflight -= 1
-        if not self._inflight and self._idle is not None:
-            self._idle.set_result(None)
-            self._idle = None
+        if self._waiting_for_room:
+            self._wake_waiting()
         if outcome.done():
             return
         if receipt is not None:
             outcome.set_result(receipt)
         elif error is not None:
             outcome.set_exception(error)
+
+    def _wake_waiting(self) -> None:
+        still: list[tuple[int, asyncio.Future[None]]] = []
+        for inflight, waiter in self._waiting_for_room:
+            if self._inflight >= inflight:
+                still.append((inflight, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        self._waiting_for_room = still
 
     # ── Preparing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
