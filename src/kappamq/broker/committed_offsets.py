@@ -1,12 +1,15 @@
 """Progress of consumer groups: committed offsets and pending resets. Kept in `config/consumerOffset.json`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from kappamq.clock import Clock
 from kappamq.model.config import DataVersion
+
+PULLED_MAX: Final = 1_000_000
+"""Queues of groups whose pulls are remembered; more are not reported as in flight."""
 
 _COMMITS_PER_VERSION: Final = 500
 
@@ -18,6 +21,7 @@ class CommittedOffsets:
         self._clock = clock
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._resets: dict[tuple[str, str], dict[int, int]] = {}
+        self._pulled: dict[tuple[str, str, int], int] = {}
         self._commits = 0
         self.version = DataVersion(timestamp=clock.now_ms())
         self.is_dirty = False
@@ -78,6 +82,15 @@ class CommittedOffsets:
             del self._resets[topic, group]
         return offset
 
+    def pulled(self, topic: str, group: str, queue_id: int, start: int) -> None:
+        """A member of the group asks for messages from `start` on: it has been given all before."""
+        if len(self._pulled) < PULLED_MAX or (topic, group, queue_id) in self._pulled:
+            self._pulled[topic, group, queue_id] = start
+
+    def pulled_to(self, topic: str, group: str, queue_id: int) -> int:
+        """Where the group's last pull of a queue began, 0 before the first one. Not kept on disk."""
+        return self._pulled.get((topic, group, queue_id), 0)
+
     def topics_of(self, group: str) -> list[str]:
         return [topic for topic, member in self._table if member == group]
 
@@ -102,8 +115,10 @@ class CommittedOffsets:
     def forget_group(self, group: str) -> None:
         self._forget(lambda _, member: member == group)
 
-    def _forget(self, is_gone: Any) -> None:
+    def _forget(self, is_gone: Callable[[str, str], bool]) -> None:
         for key in [key for key in self._table if is_gone(*key)]:
             del self._table[key]
             self._resets.pop(key, None)
             self.is_dirty = True
+        for place in [place for place in self._pulled if is_gone(*place[:2])]:
+            del self._pulled[place]

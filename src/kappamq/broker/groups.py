@@ -17,7 +17,8 @@ class Groups:
     """All consumer groups of this broker."""
 
     def __init__(self, *, auto_create: bool, clock: Clock, on_change: Callable[[], None]) -> None:
-        self._auto_create = auto_create
+        self.auto_create = auto_create
+        """Whether a consumer's first sight creates its group."""
         self._clock = clock
         self._on_change = on_change
         self._table: dict[str, GroupConfig] = {}
@@ -57,7 +58,7 @@ class Groups:
         group = self._table.get(name)
         if group is not None:
             return group
-        if not self._auto_create:
+        if not self.auto_create:
             return self.get(name)
         check_group(name)
         return self.put(GroupConfig(group_name=name))

@@ -120,6 +120,11 @@ class Members:
     def consumer_groups(self) -> list[ConsumerGroup]:
         return list(self._consumers.values())
 
+    def is_subscribed(self, group: str, topic: str) -> bool:
+        """Whether a group reads a topic, as far as one can know: a group that says nothing may read anything."""
+        online = self._consumers.get(group)
+        return online is None or not online.subscriptions or topic in online.subscriptions
+
     def consumer_ids(self, group: str) -> list[str]:
         found = self._consumers.get(group)
         return (

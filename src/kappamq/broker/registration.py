@@ -46,6 +46,8 @@ class Registration:
         self._changes = {address: asyncio.Event() for address in nameservers}
         self._dialer = Dialer(on_open=self._watch)
         self._known: dict[str, asyncio.Event] = {address: asyncio.Event() for address in nameservers}
+        self._told: dict[str, int] = dict.fromkeys(nameservers, -1)
+        self._told_more = asyncio.Condition()
 
     def topics_changed(self) -> None:
         """Register soon."""
@@ -73,13 +75,27 @@ class Registration:
             return False
         return True
 
+    async def wait_told(self, *, timeout_seconds: float) -> bool:
+        """Whether every name server knows the topics as they are now, within a time."""
+        wanted = self._topics.version.counter
+        try:
+            async with asyncio.timeout(timeout_seconds), self._told_more:
+                await self._told_more.wait_for(lambda: all(told >= wanted for told in self._told.values()))
+        except TimeoutError:
+            return False
+        return True
+
     async def _keep_registered(self, address: str) -> None:
         is_warned = False
         while True:
             self._changes[address].clear()
             pause = self._every_seconds
             try:
+                counter = self._topics.version.counter
                 await self._register(address)
+                self._told[address] = counter
+                async with self._told_more:
+                    self._told_more.notify_all()
                 self._known[address].set()
                 if is_warned:
                     log.info("registered again nameserver=%s", address)

@@ -1,6 +1,8 @@
 """Counters of what went in and out, with the windows that RocketMQ's tools ask for."""
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +14,9 @@ KEYS_MAX: Final = 100_000
 _MINUTE_SAMPLES: Final = 7
 _HOUR_SAMPLES: Final = 7
 _DAY_SAMPLES: Final = 25
+_SAMPLE_MS: Final = 10_000
+_SAMPLES_PER_HOUR_WINDOW: Final = 60
+_SAMPLES_PER_DAY_WINDOW: Final = 360
 
 
 @dataclass(slots=True)
@@ -21,6 +26,27 @@ class Window:
     sum: int = 0
     tps: float = 0.0
     avgpt: float = 0.0
+
+
+@dataclass(slots=True)
+class DayCount:
+    """A total of messages now, and as it was at the last two midnights (local time); 0 at the start."""
+
+    now: int = 0
+    today_morning: int = 0
+    yesterday_morning: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second over the last 10, 60 and 600 seconds."""
+
+    stored: list[float]
+    fetched: list[float]
+    missed: list[float]
+    """Pulls that found nothing."""
+    found: list[float]
+    """Pulls that found something."""
 
 
 @dataclass(slots=True)
@@ -35,9 +61,11 @@ class _Item:
 class Statistics:
     """Named counters by key: `add` on the hot path, `sample` every ten seconds."""
 
-    def __init__(self, *, clock: Clock, cluster: str) -> None:
+    def __init__(self, *, clock: Clock, cluster: str, is_system_topic: Callable[[str], bool] = lambda _: False) -> None:
+        """Topics for which `is_system_topic` holds do not count in the totals of a day."""
         self._clock = clock
         self._cluster = cluster
+        self._is_system_topic = is_system_topic
         self._items: dict[tuple[str, str], _Item] = {}
         self._samples = 0
         self.put_count = 0
@@ -45,8 +73,12 @@ class Statistics:
         self.put_failed = 0
         self.get_count = 0
         self.get_miss = 0
+        self.get_found = 0
         self.boot_ms = clock.now_ms()
-        self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=601)
+        self._totals: deque[tuple[float, int, int, int, int]] = deque(maxlen=601)
+        self._forgotten = dict.fromkeys(_DAY_COUNTERS, 0)
+        self._days = {name: DayCount() for name in _DAY_COUNTERS}
+        self._today = _day_of(self.boot_ms)
 
     def add(self, name: str, key: str, value: int, times: int = 1) -> None:
         item = self._items.get((name, key))
@@ -69,38 +101,63 @@ class Statistics:
         """Messages were handed to a group."""
         key = f"{topic}@{group}"
         self.get_count += count
+        self.get_found += 1
         self.add("GROUP_GET_NUMS", key, count)
         self.add("GROUP_GET_SIZE", key, size)
         self.add("BROKER_GET_NUMS", self._cluster, count)
 
     def sample_second(self) -> None:
         """Remember the totals, for rates over the last 10, 60 and 600 seconds. Called every second."""
-        self._totals.append((self._clock.monotonic(), self.put_count, self.get_count, self.get_miss))
+        self._totals.append((self._clock.monotonic(), self.put_count, self.get_count, self.get_miss, self.get_found))
 
     def sample(self) -> None:
         """Remember where all counters stand. Called every ten seconds."""
         now = self._clock.now_ms()
         for item in self._items.values():
             snapshot = (now, item.value, item.times)
-            item.minute.append(snapshot)
-            if self._samples % 60 == 0:
-                item.hour.append(snapshot)
-            if self._samples % 360 == 0:
-                item.day.append(snapshot)
+            _append(item.minute, snapshot, before_ms=_SAMPLE_MS)
+            if self._samples % _SAMPLES_PER_HOUR_WINDOW == 0:
+                _append(item.hour, snapshot, before_ms=_SAMPLE_MS * _SAMPLES_PER_HOUR_WINDOW)
+            if self._samples % _SAMPLES_PER_DAY_WINDOW == 0:
+                _append(item.day, snapshot, before_ms=_SAMPLE_MS * _SAMPLES_PER_DAY_WINDOW)
         self._samples += 1
+        today = _day_of(now)
+        if today != self._today:
+            self._today = today
+            for name, day in self._days.items():
+                day.yesterday_morning, day.today_morning = day.today_morning, self._total(name)
 
-    def rates(self) -> tuple[list[float], list[float], list[float]]:
-        """Stored, fetched and missed per second over the last 10, 60 and 600 seconds."""
-        figures: tuple[list[float], list[float], list[float]] = ([], [], [])
+    def _total(self, name: str) -> int:
+        counted = sum(
+            item.value
+            for (counter, key), item in self._items.items()
+            if counter == name and not self._is_system_topic(key.partition("@")[0])
+        )
+        return counted + self._forgotten[name]
+
+    def day_counts(self) -> tuple[DayCount, DayCount]:
+        """Messages stored and messages handed out, system topics left out."""
+        for name, day in self._days.items():
+            day.now = self._total(name)
+        return self._days["TOPIC_PUT_NUMS"], self._days["GROUP_GET_NUMS"]
+
+    def rates(self) -> Rates:
+        """What happens per second."""
+        figures: tuple[list[float], ...] = ([], [], [], [])
         if not self._totals:
-            return ([0.0] * 3, [0.0] * 3, [0.0] * 3)
+            return Rates([0.0] * 3, [0.0] * 3, [0.0] * 3, [0.0] * 3)
         last = self._totals[-1]
         for seconds in (10, 60, 600):
             first = self._totals[max(0, len(self._totals) - 1 - seconds)]
             span = max(last[0] - first[0], 1e-9)
             for column, rates in enumerate(figures, start=1):
                 rates.append((last[column] - first[column]) / span if last is not first else 0.0)
-        return figures
+        return Rates(*figures)
+
+    def tps(self, name: str, key: str) -> float:
+        """Rate of one counter over the last minute, 0 for one that never moved."""
+        item = self._items.get((name, key))
+        return 0.0 if item is None else _window(item.minute).tps
 
     def windows(self, name: str, key: str) -> tuple[Window, Window, Window] | None:
         """Minute, hour and day of one counter; `None` for one that never moved."""
@@ -112,7 +169,24 @@ class Statistics:
     def forget(self, key: str) -> None:
         """A topic or group is gone."""
         for name, known in [pair for pair in self._items if key in pair[1].split("@")]:
-            del self._items[name, known]
+            item = self._items.pop((name, known))
+            if name in self._forgotten and not self._is_system_topic(known.partition("@")[0]):
+                self._forgotten[name] += item.value
+
+
+_DAY_COUNTERS: Final = ("TOPIC_PUT_NUMS", "GROUP_GET_NUMS")
+
+
+def _day_of(now_ms: int) -> tuple[int, int]:
+    local = time.localtime(now_ms / 1000)
+    return local.tm_year, local.tm_yday
+
+
+def _append(samples: deque[tuple[int, int, int]], snapshot: tuple[int, int, int], *, before_ms: int) -> None:
+    if not samples:
+        # The counter was born within the span that ends now: what it has counted so far belongs to it.
+        samples.append((snapshot[0] - before_ms, 0, 0))
+    samples.append(snapshot)
 
 
 def _window(samples: deque[tuple[int, int, int]]) -> Window:

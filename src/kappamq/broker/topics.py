@@ -187,6 +187,17 @@ class Topics:
         self._changed()
         return True
 
+    def allow_creation(self, is_allowed: bool) -> None:
+        """Let sends create topics from the template from now on, or no longer."""
+        if is_allowed:
+            self._table.setdefault(
+                TEMPLATE_TOPIC,
+                _topic(TEMPLATE_TOPIC, self._built_in.template_queues, READ_WRITE | Permission.INHERIT),
+            )
+        else:
+            self._table.pop(TEMPLATE_TOPIC, None)
+        self._changed()
+
     def set_orders(self, ordered: Iterable[str]) -> None:
         """Mark the topics that the name server's order configuration names."""
         for name in ordered:

@@ -633,6 +633,7 @@ class ConsumeStatsRequest(Request, frozen=True, kw_only=True):
 
     consumer_group: str
     topic: str | None = None
+    topic_list: str | None = None
 
 
 class ConsumerConnectionsRequest(Request, frozen=True, kw_only=True):
