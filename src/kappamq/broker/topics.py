@@ -93,10 +93,6 @@ class Topics:
         for name, count in queues.items():
             if name not in self._table:
                 self._table[name] = _topic(name, count)
-            elif self._table[name].queue_count < count and not self.is_system(name):
-                self._table[name] = msgspec.structs.replace(
-                    self._table[name], read_queue_nums=max(count, self._table[name].read_queue_nums)
-                )
         self.version = self.version.next(self._clock.now_ms())
 
     def as_file(self) -> dict[str, object]:
