@@ -14,8 +14,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from kappamq import aio as aio
     from kappamq.client.aio.cluster import PullStatus, RawPull
+    from kappamq.client.aio.pull_consumer import Pulled
     from kappamq.client.aio.transactions import Decision, TransactionReceipt
-    from kappamq.client.blocking import Cluster, LitePullConsumer, Producer
+    from kappamq.client.blocking import Cluster, LitePullConsumer, Producer, PullConsumer, PushConsumer
     from kappamq.client.compression import Compression
     from kappamq.client.core.balancing import (
         Average,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         MachineRoom,
         MachineRoomNearby,
     )
+    from kappamq.client.core.handling import RetryLater
     from kappamq.client.core.process_queue import CacheLimits
     from kappamq.client.core.receipts import SendReceipt, SendStatus
     from kappamq.client.core.starting import StartFrom
@@ -60,11 +62,15 @@ _HOMES: Final = {
     "MessageModel": "kappamq.model.subscription",
     "Producer": "kappamq.client.blocking",
     "ProducerSettings": "kappamq.client.settings",
+    "PullConsumer": "kappamq.client.blocking",
     "PullStatus": "kappamq.client.aio.cluster",
+    "Pulled": "kappamq.client.aio.pull_consumer",
+    "PushConsumer": "kappamq.client.blocking",
     "PushSettings": "kappamq.client.settings",
     "Queue": "kappamq.model.message",
     "RawPull": "kappamq.client.aio.cluster",
     "ReceivedMessage": "kappamq.model.message",
+    "RetryLater": "kappamq.client.core.handling",
     "SendReceipt": "kappamq.client.core.receipts",
     "SendStatus": "kappamq.client.core.receipts",
     "StartFrom": "kappamq.client.core.starting",
@@ -92,11 +98,15 @@ __all__ = [
     "MessageModel",
     "Producer",
     "ProducerSettings",
+    "PullConsumer",
     "PullStatus",
+    "Pulled",
+    "PushConsumer",
     "PushSettings",
     "Queue",
     "RawPull",
     "ReceivedMessage",
+    "RetryLater",
     "SendReceipt",
     "SendStatus",
     "StartFrom",

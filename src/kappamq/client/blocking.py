@@ -16,7 +16,12 @@ from kappamq.client.aio.lite_pull_consumer import POLL_SECONDS
 from kappamq.client.aio.lite_pull_consumer import LitePullConsumer as AioLitePullConsumer
 from kappamq.client.aio.producer import Producer as AioProducer
 from kappamq.client.aio.producer import QueueSelector
+from kappamq.client.aio.pull_consumer import PullConsumer as AioPullConsumer
+from kappamq.client.aio.pull_consumer import Pulled
+from kappamq.client.aio.push_consumer import AnyHandler
+from kappamq.client.aio.push_consumer import PushConsumer as AioPushConsumer
 from kappamq.client.aio.transactions import Action, Checker, TransactionReceipt
+from kappamq.client.core.handling import BatchHandler, OneHandler
 from kappamq.client.core.receipts import SendReceipt
 from kappamq.client.loop_thread import LoopThread
 from kappamq.client.settings import (
@@ -26,6 +31,7 @@ from kappamq.client.settings import (
     LitePullSettings,
     Moment,
     ProducerSettings,
+    PushSettings,
     StartPlace,
 )
 from kappamq.errors import KappaError
@@ -495,6 +501,202 @@ class LitePullConsumer:
         """Pull from these queues again."""
         chosen = list(queues)
         self._thread.run_soon(lambda: self._thread.front.resume(chosen))
+
+
+class PushConsumer:
+    """Consumes topics as a member of a group, with one handler for each topic. Use as a context manager.
+
+    ::
+
+        with kappamq.PushConsumer("127.0.0.1:9876", group="g") as consumer:
+
+            @consumer.on("orders", "new || paid")
+            def handle(message: kappamq.ReceivedMessage) -> None: ...
+
+            consumer.run()
+
+    Handlers run in threads. One that returns has consumed its message; one that raises gets it again later
+    (`RetryLater` says when). Leaving the block waits for the handlers that run, and commits.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str,
+        ordered: bool = False,
+        model: MessageModel = MessageModel.CLUSTERING,
+        start_from: StartPlace | None = None,
+        concurrency: int | None = None,
+        retries_max: int | None = None,
+        settings: ConsumerSettings | None = None,
+        handling: PushSettings | None = None,
+        cluster_settings: ClusterSettings | None = None,
+    ) -> None:
+        self._thread = LoopThread(
+            lambda: AioPushConsumer(
+                name_servers,
+                group=group,
+                ordered=ordered,
+                model=model,
+                start_from=start_from,
+                concurrency=concurrency,
+                retries_max=retries_max,
+                settings=settings,
+                handling=handling,
+                cluster_settings=cluster_settings,
+            ),
+            name=f"kappamq consumer {group}",
+        )
+
+    def __enter__(self) -> "PushConsumer":
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Make ready. Nothing is consumed before `start` or `run`."""
+        self._thread.open()
+
+    def on(
+        self, topic: str, expression: str = "*", *, expression_type: str = ExpressionType.TAG, batch_size: int = 1
+    ) -> Callable[[AnyHandler], AnyHandler]:
+        """Decorator: let a function handle a topic.
+
+        With `batch_size` over 1 it gets a list of up to so many messages, and may return the index of the last one
+        that succeeded.
+        """
+
+        def register(function: AnyHandler) -> AnyHandler:
+            self.add_handler(topic, function, expression, expression_type=expression_type, batch_size=batch_size)
+            return function
+
+        return register
+
+    def add_handler(
+        self,
+        topic: str,
+        function: OneHandler | BatchHandler,
+        expression: str = "*",
+        *,
+        expression_type: str = ExpressionType.TAG,
+        batch_size: int = 1,
+    ) -> None:
+        """Let a function handle a topic; also while running."""
+
+        async def add(consumer: AioPushConsumer) -> None:
+            consumer.add_handler(topic, function, expression, expression_type=expression_type, batch_size=batch_size)
+
+        self._thread.call(add)
+
+    def unsubscribe(self, topic: str) -> None:
+        """Consume a topic no more."""
+        self._thread.call(lambda consumer: consumer.unsubscribe(topic))
+
+    def start(self) -> None:
+        """Join the group and begin to consume, while this thread goes on."""
+        self._thread.call(lambda consumer: consumer.start())
+
+    def run(self) -> None:
+        """Consume until `stop` is called from another thread, or Ctrl-C."""
+        self._thread.call(lambda consumer: consumer.run())
+
+    def stop(self) -> None:
+        """Make `run` return."""
+        self._thread.run_soon(self._thread.front.stop)
+
+    def close(self) -> None:
+        """Pull no more, wait for the handlers that run, commit, leave the group."""
+        self._thread.close()
+
+    def pause(self) -> None:
+        """Pull no more until `resume`; what was pulled already is still handled."""
+        self._thread.run_soon(self._thread.front.pause)
+
+    def resume(self) -> None:
+        self._thread.run_soon(self._thread.front.resume)
+
+    def assignment(self) -> set[Queue]:
+        """Queues that are ours now, those of the retry topic included."""
+        return self._thread.front.assignment()
+
+    def on_queues_changed(self, listener: Callable[[str, set[Queue]], None]) -> None:
+        """Call `listener(topic, queues)` in the loop's thread when our queues of a topic have changed."""
+        self._thread.front.on_queues_changed(listener)
+
+
+class PullConsumer:
+    """Reads queues by explicit offsets; progress is kept only when told. Use as a context manager."""
+
+    def __init__(
+        self, name_servers: str | Sequence[str], *, group: str, cluster_settings: ClusterSettings | None = None
+    ) -> None:
+        self._thread = LoopThread(
+            lambda: AioPullConsumer(name_servers, group=group, cluster_settings=cluster_settings),
+            name=f"kappamq consumer {group}",
+        )
+
+    def __enter__(self) -> "PullConsumer":
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open(self) -> None:
+        self._thread.open()
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def pull(
+        self,
+        queue: Queue,
+        start: int,
+        *,
+        expression: str = "*",
+        expression_type: str = ExpressionType.TAG,
+        count_max: int = 32,
+        wait: Duration = 0,
+    ) -> Pulled:
+        """Messages of a queue from `start` on, waiting for some up to `wait`."""
+        return self._thread.call(
+            lambda consumer: consumer.pull(
+                queue, start, expression=expression, expression_type=expression_type, count_max=count_max, wait=wait
+            )
+        )
+
+    def queues_of(self, topic: str) -> list[Queue]:
+        """All readable queues of a topic. Raises `TopicNotFound`."""
+        return self._thread.call(lambda consumer: consumer.queues_of(topic))
+
+    def min_offset(self, queue: Queue) -> int:
+        return self._thread.call(lambda consumer: consumer.min_offset(queue))
+
+    def max_offset(self, queue: Queue) -> int:
+        return self._thread.call(lambda consumer: consumer.max_offset(queue))
+
+    def offset_for_time(self, queue: Queue, moment: Moment) -> int:
+        """Offset of the first message stored at or after a moment."""
+        return self._thread.call(lambda consumer: consumer.offset_for_time(queue, moment))
+
+    def committed(self, queue: Queue) -> int | None:
+        """Progress of the group; `None` when it has none."""
+        return self._thread.call(lambda consumer: consumer.committed(queue))
+
+    def commit(self, queue: Queue, offset: int) -> None:
+        """Store the progress of the group: the offset of the next message to read."""
+        self._thread.call(lambda consumer: consumer.commit(queue, offset))
+
+    def send_back(self, message: StoredMessage, *, delay_level: int = 0) -> bool:
+        """Let the group's push consumers have the message later; False when the brokers did not take it."""
+        return self._thread.call(lambda consumer: consumer.send_back(message, delay_level=delay_level))
 
 
 async def _give_back(consumer: AioLitePullConsumer, messages: list[StoredMessage]) -> None:

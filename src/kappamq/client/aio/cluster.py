@@ -505,17 +505,19 @@ class Cluster:
             raise TransportError(f"topic {topic!r} has no broker now: wait for one, or check the name servers")
         return decode_consumer_ids((await self.call(address, ConsumerListRequest(consumer_group=group))).body)
 
-    async def lock_queues(self, group: str, queues: Iterable[Queue]) -> set[Queue]:
-        """Those of the queues that this client now holds; brokers that fail lock nothing."""
-        locked: set[Queue] = set()
+    async def lock_queues(self, group: str, queues: Iterable[Queue]) -> dict[Queue, bool]:
+        """Whether this client now holds each queue; queues of brokers that did not answer are left out."""
+        held: dict[Queue, bool] = {}
         for address, members in self._by_master(queues).items():
             body = encode_queue_set(group=group, client_id=self.client_id, queues=members)
             try:
                 reply = await self.call(address, LockQueuesRequest(), body=body, timeout_ms=LOCK_TIMEOUT_MS)
-                locked |= decode_locked_queues(reply.body)
+                locked = decode_locked_queues(reply.body)
             except (TransportError, Refused, RemoteProtocolError) as fault:
                 log.warning("queues not locked address=%s fault=%s", address, fault)
-        return locked
+                continue
+            held.update({queue: queue in locked for queue in members})
+        return held
 
     async def unlock_queues(self, group: str, queues: Iterable[Queue]) -> None:
         """Let others have the queues; a broker that cannot be told lets the locks lapse after a minute."""

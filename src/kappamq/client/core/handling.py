@@ -1,0 +1,88 @@
+"""What a handler is, and what its outcome means for the messages it was given."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from kappamq.errors import UsageError
+from kappamq.model.message import StoredMessage
+
+BATCH_SIZE_MAX: Final = 1024
+DEAD_LETTER_LEVEL: Final = -1
+
+OneHandler: TypeAlias = Callable[[StoredMessage], Awaitable[None] | None]
+BatchHandler: TypeAlias = Callable[[list[StoredMessage]], Awaitable[int | None] | int | None]
+
+
+class RetryLater(Exception):  # noqa: N818 - it is an outcome that handlers raise, not a mistake.
+    """Raised by a handler that wants the message again.
+
+    `delay_level` chooses RocketMQ's delay: 1 to 18 for 1 s to 2 h, 0 to let the broker decide by the number of
+    deliveries, -1 to give up at once and put the message into the dead-letter topic. Orderly consumers stop the queue
+    for `pause_ms` instead.
+    """
+
+    def __init__(self, reason: str = "", *, delay_level: int = 0, pause_ms: int | None = None) -> None:
+        super().__init__(reason)
+        self.delay_level = delay_level
+        self.pause_ms = pause_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A user's function and how many messages it gets at once. A batch of one is passed as the message itself."""
+
+    function: Callable[..., Any]
+    batch_size: int = 1
+    takes_list: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_size <= BATCH_SIZE_MAX:
+            raise UsageError(f"batch_size is {self.batch_size}: use 1 to {BATCH_SIZE_MAX}")
+
+    def argument(self, messages: Sequence[StoredMessage]) -> StoredMessage | list[StoredMessage]:
+        """What the function is called with."""
+        return list(messages) if self.takes_list else messages[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Messages that are done, those that must come again, and how late."""
+
+    done: list[StoredMessage]
+    failed: list[StoredMessage]
+    delay_level: int = 0
+    pause_ms: int | None = None
+
+
+def judge_return(messages: Sequence[StoredMessage], returned: object) -> Verdict:
+    """A handler that returns is done; a number says that only the messages up to that index are."""
+    if isinstance(returned, int) and not isinstance(returned, bool):
+        good = max(0, min(returned + 1, len(messages)))
+        return Verdict(list(messages[:good]), list(messages[good:]))
+    return Verdict(list(messages), [])
+
+
+def judge_error(messages: Sequence[StoredMessage], error: Exception) -> Verdict:
+    """A handler that raises wants all its messages again."""
+    if isinstance(error, RetryLater):
+        return Verdict([], list(messages), error.delay_level, error.pause_ms)
+    return Verdict([], list(messages))
+
+
+def chunks_of(
+    messages: Sequence[StoredMessage], handler_of: Callable[[str], Handler | None]
+) -> list[tuple[Handler | None, list[StoredMessage]]]:
+    """Messages cut into what each call gets: of one topic, at most its handler's batch size, in order."""
+    chunks: list[tuple[Handler | None, list[StoredMessage]]] = []
+    topic: str | None = None
+    handler: Handler | None = None
+    for message in messages:
+        if message.topic != topic:
+            topic, handler = message.topic, handler_of(message.topic)
+            chunks.append((handler, [message]))
+        elif len(chunks[-1][1]) < (handler.batch_size if handler is not None else 1):
+            chunks[-1][1].append(message)
+        else:
+            chunks.append((handler, [message]))
+    return chunks
