@@ -9,14 +9,18 @@ from typing import Final
 from kappamq.broker.appender import Appender
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.config_store import ConfigFile
+from kappamq.broker.delays import Delays
+from kappamq.broker.deliveries import Progress, waiting_since
 from kappamq.broker.groups import Groups
 from kappamq.broker.handlers.clients import ClientHandlers
 from kappamq.broker.handlers.lookup import LookupHandlers
 from kappamq.broker.handlers.offsets import OffsetHandlers
 from kappamq.broker.handlers.pull import PullHandlers, PullRules
 from kappamq.broker.handlers.send import SendHandlers, SendRules
+from kappamq.broker.handlers.send_back import SendBackHandlers, SendBackRules
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.members import ConsumerGroup, Members
+from kappamq.broker.placing import PlacingRules
 from kappamq.broker.registration import Registration
 from kappamq.broker.router import Router
 from kappamq.broker.settings import BrokerSettings, parse_delay_levels
@@ -26,6 +30,7 @@ from kappamq.broker.upkeep import checkpoint_forever, retain_forever, save_offse
 from kappamq.clock import Clock, SystemClock
 from kappamq.errors import ConfigError, KappaError
 from kappamq.model.ids import pack_host
+from kappamq.model.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from kappamq.model.subscription import MessageModel
 from kappamq.net.connection import Connection
 from kappamq.net.server import Server
@@ -35,6 +40,8 @@ from kappamq.wire.headers import ConsumerIdsChanged, RegisterBrokerRequest
 
 log = logging.getLogger(__name__)
 
+WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC})
+"""Topics whose arrivals concern the broker's own services."""
 REGISTER_WAIT_SECONDS: Final = 3.0
 _PORT_TRIES: Final = 20
 
@@ -90,11 +97,11 @@ class Broker:
         store = await asyncio.to_thread(Store.open, settings.data, store_settings, clock=self._clock)
         log.info("store open %s", store.recovery)
         try:
-            await self._serve_store(store, delay_levels=len(delays))
+            await self._serve_store(store, delays_ms=delays)
         finally:
             await asyncio.to_thread(store.close)
 
-    async def _serve_store(self, store: Store, *, delay_levels: int) -> None:
+    async def _serve_store(self, store: Store, *, delays_ms: tuple[int, ...]) -> None:
         settings, clock = self._settings, self._clock
         config = settings.data / "config"
         topics_file = ConfigFile(config / "topics.json", lambda: topics.as_file())
@@ -111,7 +118,7 @@ class Broker:
                 broker=settings.name,
                 template_queues=settings.template_queues,
                 auto_create=settings.auto_create_topics,
-                delay_levels=delay_levels,
+                delay_levels=len(delays_ms),
                 trace_topic=settings.trace_topic if settings.trace_topic_enabled else None,
             ),
             clock=clock,
@@ -139,6 +146,9 @@ class Broker:
 
         def arrived(arrivals: list[Arrival]) -> None:
             pulls.parked.wake(arrivals)
+            waiting = [arrival for arrival in arrivals if arrival.topic in WAITING_TOPICS]
+            if waiting:
+                delays.arrived(waiting)
 
         appender = Appender(
             store,
@@ -148,6 +158,24 @@ class Broker:
             unacknowledged_max=settings.unacknowledged_max,
             flush_timeout_seconds=settings.flush_timeout_seconds,
         )
+
+        placing = PlacingRules(
+            delay_levels=len(delays_ms),
+            timer_enabled=settings.timer_enabled,
+            timer_max_delay_seconds=settings.timer_max_delay_seconds,
+        )
+        gate = asyncio.Lock()
+        delivered = await asyncio.to_thread(waiting_since, store, config)
+        delays = Delays(
+            store,
+            store_records=appender.store,
+            delays_ms=delays_ms,
+            clock=clock,
+            gate=gate,
+            file=config / "delayOffset.json",
+        )
+        delays.load(delivered.get(SCHEDULE_TOPIC, []))
+        progress = Progress(store, config=config, gate=gate, parts=[delays])
 
         def lost(connection: Connection) -> None:
             pulls.parked.drop(connection)
@@ -180,20 +208,25 @@ class Broker:
             async with server:
                 port = await self._listen(server)
                 self.address = f"{settings.address_host}:{port}"
+                store_host = pack_host(settings.address_host, port)
                 sends = SendHandlers(
                     topics=topics,
                     groups=groups,
+                    locks=locks,
                     appender=appender,
                     statistics=statistics,
                     rules=SendRules(
-                        store_host=pack_host(settings.address_host, port),
+                        store_host=store_host,
+                        broker=settings.name,
                         cluster=settings.cluster,
                         region=settings.region,
                         trace_on=settings.trace_on,
                         message_bytes_max=settings.message_bytes_max,
                         permission=settings.permission,
-                        delay_levels=delay_levels,
+                        placing=placing,
+                        reject_transactions=settings.reject_transactions,
                     ),
+                    clock=clock,
                 )
                 router.serve(
                     sends.table(),
@@ -205,6 +238,15 @@ class Broker:
                         topics=topics, groups=groups, members=members, locks=locks, sql_filter=settings.sql_filter
                     ).table(),
                     LookupHandlers(store=store).table(),
+                    SendBackHandlers(
+                        topics=topics,
+                        groups=groups,
+                        store=store,
+                        appender=appender,
+                        statistics=statistics,
+                        rules=SendBackRules(store_host=store_host, permission=settings.permission, placing=placing),
+                        clock=clock,
+                    ).table(),
                 )
                 appender.start()
                 services = [
@@ -235,6 +277,13 @@ class Broker:
                         ),
                     )
                 ]
+                deliveries = [
+                    tasks.create_task(service, name=name)
+                    for name, service in (
+                        ("delays", delays.run_forever()),
+                        ("progress", progress.save_forever()),
+                    )
+                ]
                 services += registration.start(tasks)
                 await registration.wait_registered(timeout_seconds=REGISTER_WAIT_SECONDS)
                 log.info("broker ready name=%s address=%s flush=%s", settings.name, self.address, settings.flush)
@@ -243,7 +292,11 @@ class Broker:
                 await self._stopping.wait()
                 await registration.stop()
                 pulls.parked.release_all()
+                async with gate:  # No delivery is cut off between the log and its progress.
+                    for service in deliveries:
+                        service.cancel()
                 await appender.stop()
+                await progress.save()
             for service in services:
                 service.cancel()
         await topics_file.save_if_changed()

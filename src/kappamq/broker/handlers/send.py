@@ -5,17 +5,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from kappamq.broker.appender import Appender
+from kappamq.broker.dead_letters import (
+    DEAD_LETTER_QUEUES,
+    RETRY_MAX_VERSION,
+    dead_letter_properties,
+)
 from kappamq.broker.groups import Groups
-from kappamq.broker.placing import place
+from kappamq.broker.locks import QueueLocks
+from kappamq.broker.placing import PlacingRules, as_half, is_half, place
+from kappamq.broker.recalls import recall_handle
 from kappamq.broker.router import Handler, answer_fault
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
+from kappamq.clock import Clock
 from kappamq.errors import InvalidMessage, KappaError, NotPermitted, Refused
 from kappamq.model.config import Permission, TopicConfig
 from kappamq.model.ids import offset_id
 from kappamq.model.message import TRANSACTION_MASK
-from kappamq.model.names import RETRY_PREFIX, TOPIC_CHARACTERS_MAX, WRITE_PROTECTED_TOPICS, is_retry_topic
+from kappamq.model.names import (
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+    TOPIC_CHARACTERS_MAX,
+    WRITE_PROTECTED_TOPICS,
+    dead_letter_topic,
+    is_retry_topic,
+)
 from kappamq.model.properties import (
     PROPERTIES_BYTES_MAX,
     Name,
@@ -39,22 +57,34 @@ class SendRules:
     """What a broker stamps on messages and how large they may be."""
 
     store_host: bytes
+    broker: str
     cluster: str
     region: str
     trace_on: bool
     message_bytes_max: int
     permission: int
-    delay_levels: int
+    placing: PlacingRules
+    reject_transactions: bool
 
 
 class SendHandlers:
     """Requests 10, 310 and 320."""
 
     def __init__(
-        self, *, topics: Topics, groups: Groups, appender: Appender, statistics: Statistics, rules: SendRules
+        self,
+        *,
+        topics: Topics,
+        groups: Groups,
+        locks: QueueLocks,
+        appender: Appender,
+        statistics: Statistics,
+        rules: SendRules,
+        clock: Clock,
     ) -> None:
         self._topics = topics
         self._groups = groups
+        self._locks = locks
+        self._clock = clock
         self._appender = appender
         self._statistics = statistics
         self._rules = rules
@@ -79,6 +109,14 @@ class SendHandlers:
 
     def _send(self, connection: Connection, request: Command, send: SendRequest | SendRequestV1) -> None:
         topic = self._check_target(send)
+        if is_retry_topic(send.topic) and not send.batch and self._is_exhausted(request, send):
+            send = msgspec.structs.replace(
+                send,
+                topic=dead_letter_topic(send.topic.removeprefix(RETRY_PREFIX)),
+                queue_id=0,
+                properties=dead_letter_properties(send.properties),
+            )
+            topic = self._topics.ensure(send.topic, DEAD_LETTER_QUEUES)
         queue_id = send.queue_id
         if queue_id < 0:
             queue_id = random.randrange(max(topic.write_queue_nums, 1))
@@ -87,7 +125,14 @@ class SendHandlers:
             if send.batch
             else [self._single(connection, request, send, queue_id)]
         )
-        unique_id = None if send.batch else property_of(records[0].properties.decode(), Name.UNIQUE_ID)
+        unique_id = handle = None
+        is_half_message = False
+        if not send.batch:
+            text = records[0].properties.decode()
+            unique_id = property_of(text, Name.UNIQUE_ID)
+            is_half_message = records[0].topic == HALF_TOPIC
+            if records[0].topic == TIMER_TOPIC:
+                handle = recall_handle(send.topic, self._rules.broker, text)
 
         def done(outcome: list[Appended] | KappaError, is_late: bool) -> None:
             if isinstance(outcome, KappaError):
@@ -97,9 +142,23 @@ class SendHandlers:
             self._statistics.stored(send.topic, len(outcome), sum(place.size for place in outcome))
             if not request.is_one_way:
                 code = ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS
-                connection.reply(request.reply(code, fields=self._reply_fields(queue_id, unique_id, outcome)))
+                fields = self._reply_fields(queue_id, unique_id, outcome)
+                if handle is not None:
+                    fields["recallHandle"] = handle
+                connection.reply(request.reply(code, fields=fields))
 
-        self._appender.submit(records, done, atomic=send.batch, wait=_NOT_WAITING not in send.properties)
+        # A half message must be visible to the broker before its producer can decide: it always waits.
+        wait = is_half_message or _NOT_WAITING not in send.properties
+        self._appender.submit(records, done, atomic=send.batch, wait=wait)
+
+    def _is_exhausted(self, request: Command, send: SendRequest | SendRequestV1) -> bool:
+        """Whether a message that a client sends back by itself has no retry left."""
+        group = send.topic.removeprefix(RETRY_PREFIX)
+        most = self._groups.get(group).retry_max_times
+        if send.retry_count_max is not None and request.version >= RETRY_MAX_VERSION:
+            most = send.retry_count_max
+        # RocketMQ: an ordered consumer retries by itself and sends back only what it gives up.
+        return send.retry_count > most or self._locks.is_held(group)
 
     def _reply_fields(self, queue_id: int, unique_id: str | None, places: list[Appended]) -> dict[str, str]:
         host = self._rules.store_host
@@ -163,7 +222,11 @@ class SendHandlers:
             send.flags & ~TRANSACTION_MASK,
             send.retry_count,
         )
-        return place(record, text, delay_levels=self._rules.delay_levels)
+        if Name.TRANSACTION in text and is_half(text, send.retry_count):
+            if self._rules.reject_transactions:
+                raise NotPermitted("this broker takes no transactional messages: send to another one")
+            return as_half(record, text)
+        return place(record, text, rules=self._rules.placing, now_ms=self._clock.now_ms())
 
     def _stamped(self, text: str) -> str:
         """Properties with the broker's own: region, trace switch, cluster, and a unique id where there is none."""
