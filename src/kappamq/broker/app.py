@@ -284,7 +284,7 @@ class Broker:
                         ("progress", progress.save_forever()),
                     )
                 ]
-                services += registration.start(tasks)
+                registration.start(tasks)
                 await registration.wait_registered(timeout_seconds=REGISTER_WAIT_SECONDS)
                 log.info("broker ready name=%s address=%s flush=%s", settings.name, self.address, settings.flush)
                 assert self._ready is not None

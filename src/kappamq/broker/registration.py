@@ -45,6 +45,7 @@ class Registration:
         self._every_seconds = every_seconds
         self._changes = {address: asyncio.Event() for address in nameservers}
         self._dialer = Dialer(on_open=self._watch)
+        self._tasks: list[asyncio.Task[None]] = []
         self._known: dict[str, asyncio.Event] = {address: asyncio.Event() for address in nameservers}
         self._told: dict[str, int] = dict.fromkeys(nameservers, -1)
         self._told_more = asyncio.Condition()
@@ -58,9 +59,9 @@ class Registration:
         """A name server that restarted knows nothing of us: the lost connection tells, so register at once."""
         connection.lost.add_done_callback(lambda _: self._changes[address].set())
 
-    def start(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+    def start(self, tasks: asyncio.TaskGroup) -> None:
         """Start one task for each name server."""
-        return [
+        self._tasks = [
             tasks.create_task(self._keep_registered(address), name=f"register-{address}")
             for address in self._nameservers
         ]
@@ -123,6 +124,9 @@ class Registration:
 
     async def stop(self) -> None:
         """Tell every name server that we go."""
+        # First of all: a task that saw its connection close would register us again.
+        for task in self._tasks:
+            task.cancel()
         identity = self._identity()
         goodbye = UnregisterBrokerRequest(
             broker=identity.broker, address=identity.address, cluster=identity.cluster, broker_id=identity.broker_id
