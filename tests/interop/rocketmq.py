@@ -10,6 +10,7 @@ import random
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,13 +18,26 @@ from pathlib import Path
 from typing import Final, Self
 
 from tests.interop.artifacts import Unreachable, fetch, run_tool
+from tests.interop.frames import ask
 from tests.interop.processes import Child, ChildFailed
 
-__all__ = ["Broker", "Cluster", "NameServer", "Unreachable", "free_port_triple", "mqadmin", "start_cluster"]
+__all__ = [
+    "Broker",
+    "Cluster",
+    "NameServer",
+    "Unreachable",
+    "await_registered",
+    "free_port_triple",
+    "mqadmin",
+    "start_cluster",
+]
 
 READY_SECONDS_MAX: Final = 90.0
 MQADMIN_SECONDS_MAX: Final = 60.0
 START_ATTEMPTS_MAX: Final = 4
+REGISTERED_SECONDS_MAX: Final = 40.0
+PROBE_PAUSE_SECONDS: Final = 0.1
+GET_BROKER_CLUSTER_INFO: Final = 106
 
 # RocketMQ reaches into the JDK; Java 17 refuses that unless told otherwise.
 JAVA_17_FLAGS: Final = (
@@ -222,6 +236,7 @@ def start_cluster(version: str = "5.5.0", *, settings: Mapping[str, str] | None 
         stack.callback(name_server.kill)
         broker = Broker(name_server.address, version, settings=settings)
         stack.callback(broker.kill)
+        await_registered(name_server.address, broker.address)
         yield Cluster(
             version=version,
             nameserver=name_server.address,
@@ -231,6 +246,19 @@ def start_cluster(version: str = "5.5.0", *, settings: Mapping[str, str] | None 
             name_server=name_server,
             broker=broker,
         )
+
+
+def await_registered(nameserver: str, broker_address: str) -> None:
+    """Wait until a name server knows a broker.
+
+    RocketMQ: a 5.x broker's first registration goes to the name servers it is connected to at that moment, often none;
+    the next one comes 10 s later.
+    """
+    deadline = time.monotonic() + REGISTERED_SECONDS_MAX
+    while broker_address.encode() not in ask(nameserver, GET_BROKER_CLUSTER_INFO).body:
+        if time.monotonic() > deadline:
+            raise ChildFailed(f"broker {broker_address} is not known to name server {nameserver}: see its log_tail()")
+        time.sleep(PROBE_PAUSE_SECONDS)
 
 
 def mqadmin(nameserver: str, *arguments: str) -> str:

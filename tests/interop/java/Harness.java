@@ -22,7 +22,7 @@
  *                    a producer that answers each message), script {fail: {key or "*": times}, how, delayLevel, ackIndex}
  *                    where how is LATER, THROW, NULL, SUSPEND (orderly) or ACK_INDEX
  *   push.received    count, timeoutMs -> all messages so far, once there are count of them or the time is over
- *   push.assignment  topic -> queues        push.pause, push.resume
+ *   push.assignment  topic -> queues        push.pause, push.resume      push.commit sends noted offsets to the broker now
  *   lite.start       subscriptions, autoCommit       lite.queues topic     lite.assign queues     lite.assignment
  *   lite.poll timeoutMs     lite.seek queue, to (offset, "begin", "end")     lite.commit     lite.committed queue
  *   lite.offsetForTimestamp queue, timestamp         lite.pause, lite.resume queues
@@ -33,12 +33,14 @@
  *   admin.createTopic key, topic, queues    admin.maxOffset, admin.minOffset, admin.earliest queue
  *   admin.searchOffset queue, timestamp     admin.view topic, msgId
  *   admin.query      topic, key, count, begin, end      admin.route topic      (admin orders go to any producer)
- *   stop             ends the named client
+ *   stop             ends the named client; the answer comes when it has left its groups, with later (bool) at once,
+ *                    with fully (bool) when all its threads have ended
  */
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.net.InetSocketAddress;
@@ -75,6 +77,8 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.exception.RequestTimeoutException;
+import org.apache.rocketmq.client.impl.MQClientManager;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -84,6 +88,7 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.ServiceState;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientExt;
@@ -136,6 +141,7 @@ public class Harness {
             case "push.start": return startPush(order);
             case "push.received": return recorders.get(order.text("on")).await(order);
             case "push.assignment": return assignment(order);
+            case "push.commit": push(order).getDefaultMQPushConsumerImpl().persistConsumerOffset(); return null;
             case "push.pause": push(order).suspend(); return null;
             case "push.resume": push(order).resume(); return null;
             case "lite.start": return startLite(order);
@@ -564,10 +570,35 @@ public class Harness {
         Object client = clients.remove(order.text("on"));
         recorders.remove(order.text("on"));
         decisions.remove(order.text("on"));
-        if (client != null) {
-            invoke(client.getClass().getMethod("shutdown"), client);
+        if (client == null) {
+            return null;
+        }
+        CompletableFuture<Void> ended = CompletableFuture.runAsync(() -> shutDown(client));
+        if (order.is("fully")) {
+            ended.get();
+        } else if (!order.is("later")) {
+            awaitLeft((ClientConfig) client, ended);
         }
         return null;
+    }
+
+    private static void shutDown(Object client) {
+        try {
+            invoke(client.getClass().getMethod("shutdown"), client);
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** Waits until a client has committed its offsets and left its groups, but not for the threads of its connections:
+     * a 5.x client often takes 3 s to end these. */
+    private static void awaitLeft(ClientConfig client, CompletableFuture<Void> ended) throws Exception {
+        MQClientInstance instance = MQClientManager.getInstance().getOrCreateMQClientInstance(client);
+        Field state = MQClientInstance.class.getDeclaredField("serviceState");
+        state.setAccessible(true);
+        while (!ended.isDone() && state.get(instance) != ServiceState.SHUTDOWN_ALREADY) {
+            Thread.sleep(5);
+        }
     }
 
     // ---- orders in, values out
