@@ -12,17 +12,23 @@ from kappamq.broker.config_store import ConfigFile
 from kappamq.broker.delays import Delays
 from kappamq.broker.deliveries import Progress, waiting_since
 from kappamq.broker.groups import Groups
+from kappamq.broker.handlers.broker_admin import BrokerAdminHandlers
 from kappamq.broker.handlers.clients import ClientHandlers
+from kappamq.broker.handlers.consumer_control import ConsumerControlHandlers
+from kappamq.broker.handlers.group_admin import GroupAdminHandlers
 from kappamq.broker.handlers.lookup import LookupHandlers
 from kappamq.broker.handlers.offsets import OffsetHandlers
+from kappamq.broker.handlers.progress import ProgressHandlers
 from kappamq.broker.handlers.pull import PullHandlers, PullRules
 from kappamq.broker.handlers.send import SendHandlers, SendRules
 from kappamq.broker.handlers.send_back import SendBackHandlers, SendBackRules
+from kappamq.broker.handlers.topic_admin import TopicAdminHandlers
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.members import ConsumerGroup, Members
 from kappamq.broker.placing import PlacingRules
 from kappamq.broker.registration import Registration
 from kappamq.broker.router import Router
+from kappamq.broker.runtime_settings import RuntimeSettings
 from kappamq.broker.settings import BrokerSettings, parse_delay_levels
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import BuiltInTopics, Topics
@@ -43,6 +49,8 @@ log = logging.getLogger(__name__)
 WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC})
 """Topics whose arrivals concern the broker's own services."""
 REGISTER_WAIT_SECONDS: Final = 3.0
+TOLD_WAIT_SECONDS: Final = 2.0
+"""How long a change of topics waits for the name servers to know it: less than a tool waits for its answer."""
 _PORT_TRIES: Final = 20
 
 
@@ -130,9 +138,10 @@ class Broker:
             nameservers=settings.nameservers,
             identity=self._identity,
             topics=topics,
-            permission=lambda: settings.permission,
+            permission=lambda: runtime.current.permission,
             every_seconds=settings.register_seconds,
         )
+        runtime = RuntimeSettings(settings, clock=clock)
         topics.load(topics_file.load(), store.queues())
         groups.load(groups_file.load())
         offsets.load(offsets_file.load())
@@ -142,7 +151,8 @@ class Broker:
             on_change=lambda group: _notify_members(group, groups),
         )
         locks = QueueLocks(clock=clock, lease_seconds=settings.lock_lease_seconds)
-        statistics = Statistics(clock=clock, cluster=settings.cluster)
+        statistics = Statistics(clock=clock, cluster=settings.cluster, is_system_topic=topics.is_system)
+        checkpointing = asyncio.Lock()
 
         def arrived(arrivals: list[Arrival]) -> None:
             pulls.parked.wake(arrivals)
@@ -189,16 +199,7 @@ class Broker:
                 offsets=offsets,
                 store=store,
                 statistics=statistics,
-                rules=PullRules(
-                    permission=settings.permission,
-                    count_max=settings.pull_count_max,
-                    bytes_max=settings.pull_bytes_max,
-                    cold_bytes_max=settings.cold_pull_bytes_max,
-                    long_polling=settings.long_polling,
-                    short_polling_ms=settings.short_polling_ms,
-                    sql_filter=settings.sql_filter,
-                    filter_retries=settings.filter_retries,
-                ),
+                rules=_pull_rules(settings),
                 clock=clock,
                 parked_max=settings.parked_pulls_max,
                 tasks=tasks,
@@ -209,42 +210,103 @@ class Broker:
                 port = await self._listen(server)
                 self.address = f"{settings.address_host}:{port}"
                 store_host = pack_host(settings.address_host, port)
+                send_rules = SendRules(
+                    store_host=store_host,
+                    broker=settings.name,
+                    cluster=settings.cluster,
+                    region=settings.region,
+                    trace_on=settings.trace_on,
+                    message_bytes_max=settings.message_bytes_max,
+                    permission=settings.permission,
+                    placing=placing,
+                    reject_transactions=settings.reject_transactions,
+                )
+                send_back_rules = SendBackRules(store_host=store_host, permission=settings.permission, placing=placing)
                 sends = SendHandlers(
                     topics=topics,
                     groups=groups,
                     locks=locks,
                     appender=appender,
                     statistics=statistics,
-                    rules=SendRules(
-                        store_host=store_host,
-                        broker=settings.name,
-                        cluster=settings.cluster,
-                        region=settings.region,
-                        trace_on=settings.trace_on,
-                        message_bytes_max=settings.message_bytes_max,
-                        permission=settings.permission,
-                        placing=placing,
-                        reject_transactions=settings.reject_transactions,
-                    ),
+                    rules=send_rules,
                     clock=clock,
                 )
+                send_backs = SendBackHandlers(
+                    topics=topics,
+                    groups=groups,
+                    store=store,
+                    appender=appender,
+                    statistics=statistics,
+                    rules=send_back_rules,
+                    clock=clock,
+                )
+                clients = ClientHandlers(
+                    topics=topics, groups=groups, members=members, locks=locks, sql_filter=settings.sql_filter
+                )
+
+                def settings_changed(before: BrokerSettings, after: BrokerSettings) -> None:
+                    pulls.use(_pull_rules(after))
+                    sends.use(replace(send_rules, permission=after.permission, trace_on=after.trace_on))
+                    send_backs.use(replace(send_back_rules, permission=after.permission))
+                    clients.sql_filter = after.sql_filter
+                    groups.auto_create = after.auto_create_groups
+                    store.settings = replace(store.settings, retention_hours=after.store.retention_hours)
+                    if after.auto_create_topics != before.auto_create_topics:
+                        topics.allow_creation(after.auto_create_topics)
+                    if after.permission != before.permission:
+                        topics.bump()
+
+                runtime.listen(settings_changed)
                 router.serve(
                     sends.table(),
                     pulls.table(),
                     OffsetHandlers(
                         topics=topics, groups=groups, offsets=offsets, store=store, hot_bytes=settings.hot_bytes
                     ).table(),
-                    ClientHandlers(
-                        topics=topics, groups=groups, members=members, locks=locks, sql_filter=settings.sql_filter
-                    ).table(),
+                    clients.table(),
                     LookupHandlers(store=store).table(),
-                    SendBackHandlers(
+                    send_backs.table(),
+                    TopicAdminHandlers(
+                        broker=settings.name,
+                        topics=topics,
+                        offsets=offsets,
+                        members=members,
+                        statistics=statistics,
+                        store=store,
+                        wait_told=lambda: registration.wait_told(timeout_seconds=TOLD_WAIT_SECONDS),
+                        checkpointing=checkpointing,
+                    ).table(),
+                    GroupAdminHandlers(
+                        topics=topics, groups=groups, offsets=offsets, members=members, statistics=statistics
+                    ).table(),
+                    ProgressHandlers(
+                        broker=settings.name,
+                        address=self.address,
                         topics=topics,
                         groups=groups,
+                        offsets=offsets,
+                        members=members,
+                        statistics=statistics,
+                        store=store,
+                        clock=clock,
+                    ).table(),
+                    ConsumerControlHandlers(
+                        broker=settings.name,
+                        topics=topics,
+                        groups=groups,
+                        offsets=offsets,
+                        members=members,
+                        parked=pulls.parked,
+                        store=store,
+                        settings=runtime,
+                        clock=clock,
+                    ).table(),
+                    BrokerAdminHandlers(
+                        settings=runtime,
+                        statistics=statistics,
                         store=store,
                         appender=appender,
-                        statistics=statistics,
-                        rules=SendBackRules(store_host=store_host, permission=settings.permission, placing=placing),
+                        delay_table=delays.as_file,
                         clock=clock,
                     ).table(),
                 )
@@ -263,7 +325,7 @@ class Broker:
                                 max_offset=store.max_offset,
                             ),
                         ),
-                        ("checkpoint", checkpoint_forever(store)),
+                        ("checkpoint", checkpoint_forever(store, checkpointing)),
                         ("retention", retain_forever(store, every_seconds=settings.retention_seconds)),
                         ("topics-file", topics_file.keep_saved()),
                         ("groups-file", groups_file.keep_saved()),
@@ -340,6 +402,19 @@ class Broker:
             replication_address=f"{host}:{int(port) + 1}",
             acting_master=False,
         )
+
+
+def _pull_rules(settings: BrokerSettings) -> PullRules:
+    return PullRules(
+        permission=settings.permission,
+        count_max=settings.pull_count_max,
+        bytes_max=settings.pull_bytes_max,
+        cold_bytes_max=settings.cold_pull_bytes_max,
+        long_polling=settings.long_polling,
+        short_polling_ms=settings.short_polling_ms,
+        sql_filter=settings.sql_filter,
+        filter_retries=settings.filter_retries,
+    )
 
 
 def _notify_members(group: ConsumerGroup, groups: Groups) -> None:

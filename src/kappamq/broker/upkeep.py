@@ -44,8 +44,11 @@ async def tick_forever(
                 connection.close("closed: no heartbeat")
 
 
-async def checkpoint_forever(store: Store) -> None:
-    """Sync queues and index behind the log, so that a start after a crash has little to read again."""
+async def checkpoint_forever(store: Store, checkpointing: asyncio.Lock) -> None:
+    """Sync queues and index behind the log, so that a start after a crash has little to read again.
+
+    Holds `checkpointing` meanwhile: the store makes one checkpoint at a time.
+    """
     published = store.published
     waited = 0
     while True:
@@ -55,7 +58,8 @@ async def checkpoint_forever(store: Store) -> None:
         if is_due or store.needs_checkpoint:
             published, waited = store.published, 0
             try:
-                await asyncio.to_thread(store.checkpoint)
+                async with checkpointing:
+                    await asyncio.to_thread(store.checkpoint)
             except StorageError as fault:
                 log.warning("checkpoint failed: will try again fault=%s", fault)
 

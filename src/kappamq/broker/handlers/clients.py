@@ -35,7 +35,8 @@ class ClientHandlers:
         self._groups = groups
         self._members = members
         self._locks = locks
-        self._sql_filter = sql_filter
+        self.sql_filter = sql_filter
+        """Whether SQL92 filters are evaluated."""
 
     def table(self) -> Mapping[int, Handler]:
         return {
@@ -109,7 +110,7 @@ class ClientHandlers:
         if isinstance(value, dict):
             subscription = decode_subscription(value)
             if subscription.expression_type not in ("", "TAG"):
-                if not self._sql_filter:
+                if not self.sql_filter:
                     raise Refused(
                         f"The broker does not support consumer to filter message by {subscription.expression_type}",
                         code=1,

@@ -78,6 +78,10 @@ class PullHandlers:
         self._tasks = tasks
         self.parked = ParkedPulls(clock=clock, parked_max=parked_max, rerun=self._rerun)
 
+    def use(self, rules: PullRules) -> None:
+        """Follow these rules from now on."""
+        self._rules = rules
+
     def table(self) -> Mapping[int, Handler]:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
@@ -88,6 +92,7 @@ class PullHandlers:
         selector = self._selector(pull, group)
         if pull.flags & PullRequest.COMMIT_OFFSET and pull.committed_offset >= 0:
             self._offsets.commit(pull.topic, pull.group, pull.queue_id, pull.committed_offset)
+        self._offsets.pulled(pull.topic, pull.group, pull.queue_id, pull.start)
         parked = ParkedPull(connection, request, pull, selector)
         if self._store.is_cold(pull.topic, pull.queue_id, pull.start):
             return self._pull_cold(parked, may_park=True)

@@ -87,6 +87,10 @@ class SendHandlers:
         self._clock = clock
         self._appender = appender
         self._statistics = statistics
+        self.use(rules)
+
+    def use(self, rules: SendRules) -> None:
+        """Follow these rules from now on."""
         self._rules = rules
         self._trace_text = "true" if rules.trace_on else "false"
         self._stamp = encode_properties(

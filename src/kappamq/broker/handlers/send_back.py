@@ -56,6 +56,10 @@ class SendBackHandlers:
         self._rules = rules
         self._clock = clock
 
+    def use(self, rules: SendBackRules) -> None:
+        """Follow these rules from now on."""
+        self._rules = rules
+
     def table(self) -> Mapping[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
