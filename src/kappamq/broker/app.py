@@ -302,6 +302,7 @@ class Broker:
                         clock=clock,
                     ).table(),
                     BrokerAdminHandlers(
+                        port=port,
                         settings=runtime,
                         statistics=statistics,
                         store=store,

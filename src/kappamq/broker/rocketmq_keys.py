@@ -45,12 +45,15 @@ def settings_from_conf(path: Path) -> tuple[dict[str, object], list[str]]:
     return values, ignored
 
 
-def shown_settings(settings: BrokerSettings) -> dict[str, str]:
-    """Current values under RocketMQ's names, sorted; with the constants that its tools look for."""
+def shown_settings(settings: BrokerSettings, *, port: int) -> dict[str, str]:
+    """Current values under RocketMQ's names, sorted; with the constants that its tools look for.
+
+    `port` is the one that the broker listens on.
+    """
     shown = {name: _text_of(settings, key) for name, key in KEYS.items() if key.is_shown}
     shown |= CONSTANTS
     shown["brokerRole"] = "ASYNC_MASTER" if settings.broker_id == 0 else "SLAVE"
-    shown["haListenPort"] = str(settings.listen_port + 1) if settings.listen_port else "0"
+    shown |= {"brokerIP1": settings.address_host, "listenPort": str(port), "haListenPort": str(port + 1)}
     return dict(sorted(shown.items()))
 
 
@@ -120,7 +123,10 @@ def _boolean_text(value: bool) -> str:
 
 def _whole(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
     def read(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("write a whole number") from None
         if not minimum <= value <= maximum:
             raise ValueError(f"use {minimum} to {maximum}")
         return value

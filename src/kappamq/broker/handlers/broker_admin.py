@@ -44,6 +44,7 @@ class BrokerAdminHandlers:
     def __init__(
         self,
         *,
+        port: int,
         settings: RuntimeSettings,
         statistics: Statistics,
         store: Store,
@@ -51,6 +52,7 @@ class BrokerAdminHandlers:
         delay_table: DelayTable,
         clock: Clock,
     ) -> None:
+        self._port = port
         self._settings = settings
         self._statistics = statistics
         self._store = store
@@ -77,7 +79,7 @@ class BrokerAdminHandlers:
 
     def show_settings(self, _: Connection, request: Command) -> Command:
         version = encode_object(self._settings.version).decode()
-        body = encode_property_text(shown_settings(self._settings.current))
+        body = encode_property_text(shown_settings(self._settings.current, port=self._port))
         return request.reply(fields={"version": version}, body=body)
 
     def change_settings(self, _: Connection, request: Command) -> Command:
