@@ -63,16 +63,19 @@ def load(
     *,
     section: str,
     file: Path | None = None,
+    values: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> T:
     """Settings of one component. `overrides` (flags) win over the environment, which wins over the file.
 
-    An override that is `None` counts as not given. Raises `ConfigError` that names the place and the nearest spelling.
+    `values` stand for a file of another kind that was read already (`load_properties`). An override that is `None`
+    counts as not given. Raises `ConfigError` that names the place and the nearest spelling.
     """
     tree: _Tree = {}
     if file is not None:
         _merge(tree, _file_values(file, section), lambda path: f"{path} in {file}", (section,))
+    _merge(tree, values or {}, lambda path: f"{path} in the settings file", (section,))
     for name, path in _environment_keys(kind, section, environment or {}):
         _put(tree, path, _Given((environment or {})[name], name))
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
@@ -92,7 +95,7 @@ def parse_properties(text: str) -> dict[str, str]:
 def load_properties(path: Path, rules: Mapping[str, PropertyRule]) -> tuple[dict[str, object], list[str]]:
     """Values of a RocketMQ `.conf` file under our keys, and the keys that mean nothing here.
 
-    Nested keys (`store.segment_bytes`) become nested mappings, ready to be given to `load` as overrides.
+    Nested keys (`store.segment_bytes`) become nested mappings, ready to be given to `load` as `values`.
     """
     values: dict[str, object] = {}
     ignored: list[str] = []

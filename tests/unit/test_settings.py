@@ -195,7 +195,9 @@ def test_a_rocketmq_file_is_translated(tmp_path: Path) -> None:
     values, ignored = load_properties(file, rules)
     assert values == {"name": "b", "flush": "durable", "inner": {"segment_bytes": 1024}}
     assert ignored == ["useEpoll"]
-    assert load(Example, section="broker", overrides=values).inner.segment_bytes == 1024
+    environment = {"KAPPAMQ_BROKER_NAME": "environment"}
+    settings = load(Example, section="broker", values=values, environment=environment)
+    assert (settings.name, settings.flush, settings.inner.segment_bytes) == ("environment", "durable", 1024)
     file.write_text("mappedFileSizeCommitLog=many")
     with pytest.raises(ConfigError, match=r"mappedFileSizeCommitLog in .* has the value 'many'"):
         load_properties(file, rules)
