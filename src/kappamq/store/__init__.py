@@ -1,1 +1,1 @@
-"""The durable log: commit log, consume queues and key index in RocketMQ's files. Synchronous; no network, no threads."""
+"""The durable log: commit log, consume queues and key index in RocketMQ's files. Synchronous, without network."""

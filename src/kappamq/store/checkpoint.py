@@ -1,23 +1,24 @@
 """What is known to be on disk: RocketMQ's `checkpoint`, and two small files of our own beside it.
 
-checkpoint (4096 bytes, RocketMQ's): i64 store time of the last flushed record │ i64 … of the last one in consume queues │
+checkpoint (4096 bytes, RocketMQ's): i64 store time of the last flushed record │ i64 … of the last in consume queues │
     i64 … in a complete index file │ i64 masterFlushedOffset │ i64 confirmed log offset │ zeros
 
 kappamq.checkpoint (replaced as a whole): everything below log offset `dispatched` has its queue and index entries on
     disk, and the log is on disk up to `flushed`. It also names RocketMQ's checkpoint as we last wrote it: when that
     differs now, another broker used the directory in between and ours says nothing any more.
     As it is written just before RocketMQ's, it names the head that is there and the one that will be.
-    8s mark │ 8s session │ q flushed │ q dispatched │ ? clean │ 40s head before │ 40s head after │ 40s header of the last
-    index file │ i index files, each 17s name, q last log offset │ i queues, each h length, topic, i queue id, q first, q end │ I crc
+    8s mark │ 8s session │ q log start │ q checksums from │ q flushed │ q dispatched │ ? clean │ 40s head before │
+    40s head after │ 40s header of the last index file │ i index files, each 17s name, q last log offset │
+    i queues, each h length, topic, i queue id, q first, q end │ I crc
 
 kappamq.flushed (written in place after each flush, not synced): 8s session │ q flushed │ I crc. Any version of it that
     survives is true, so it is a closer lower bound of what was acknowledged than the checkpoint.
 """
 
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from struct import error as StructError
 from typing import Final
 from zlib import crc32
 
@@ -32,8 +33,10 @@ _MARK: Final = b"KAPPACP1"
 # RocketMQ: how much older than both times a record must be for the scan after a crash to start at it.
 TIME_MARGIN_MS: Final = 3000
 
+I64_MAX: Final = 2**63 - 1
+
 _HEAD = Struct(">qqqqq")
-_OWN = Struct(">8s8sqq?40s40s40si")
+_OWN = Struct(">8s8sqqqq?40s40s40si")
 _INDEX = Struct(">17sq")
 _COUNT = Struct(">i")
 _TOPIC = Struct(">h")
@@ -99,6 +102,9 @@ class OwnCheckpoint:
     """Our checkpoint. `queues` may count entries of records behind `dispatched`, never fewer than those below it."""
 
     session: bytes
+    log_start: int
+    crc_from: int
+    """Log offset from which all records have the appended checksum."""
     flushed: int
     dispatched: int
     is_clean: bool
@@ -113,6 +119,8 @@ class OwnCheckpoint:
             _OWN.pack(
                 _MARK,
                 self.session,
+                self.log_start,
+                min(self.crc_from, I64_MAX),
                 self.flushed,
                 self.dispatched,
                 self.is_clean,
@@ -136,7 +144,9 @@ def decode_own(data: bytes) -> OwnCheckpoint | None:
     try:
         if _CRC.unpack(data[-4:])[0] != crc32(data[:-4]) or not data.startswith(_MARK):
             return None
-        _mark, session, flushed, dispatched, is_clean, before, after, header, index_count = _OWN.unpack_from(data)
+        _mark, session, log_start, crc_from, flushed, dispatched, is_clean, before, after, header, index_count = (
+            _OWN.unpack_from(data)
+        )
         at = _OWN.size
         index_files = []
         for _ in range(index_count):
@@ -151,10 +161,12 @@ def decode_own(data: bytes) -> OwnCheckpoint | None:
             at += _TOPIC.size + topic_bytes
             queues.append(QueueMark(data[at - topic_bytes : at].decode(), *_QUEUE.unpack_from(data, at)))
             at += _QUEUE.size
-    except (StructError, UnicodeDecodeError):
+    except (struct.error, UnicodeDecodeError):
         return None
     return OwnCheckpoint(
         session=session,
+        log_start=log_start,
+        crc_from=crc_from,
         flushed=flushed,
         dispatched=dispatched,
         is_clean=is_clean,

@@ -5,11 +5,12 @@ reader takes `written` first and `segments` after it, and so always finds what i
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from kappamq.errors import OffsetOutOfRange, StorageError
-from kappamq.store.files import Data, FileSystem, storage_error
+from kappamq.store.files import Data, FileSystem, make_directory_durably, storage_error
 from kappamq.store.segment import Segment, segment_starts
 
 SPARE_WANTED_RATIO: Final = 0.5
@@ -32,7 +33,7 @@ class CommitLog:
     def load(self, *, writable: bool = True) -> None:
         """Open what the directory holds. A short last file (from a crash while it was made) is extended."""
         starts = segment_starts(self._files.list_directory(self.directory), self.directory)
-        for before, after in zip(starts, starts[1:]):
+        for before, after in pairwise(starts):
             if after - before != self.segment_bytes:
                 raise StorageError(
                     f"segment {after} of {self.directory} does not follow segment {before}: "
@@ -93,7 +94,7 @@ class CommitLog:
             segment = spare
         else:
             if not self.segments:
-                self._files.make_directory(self.directory)
+                make_directory_durably(self._files, self.directory)
             segment = Segment.create(self._files, self.directory, start, size=self.segment_bytes)
         self._spare = None
         if not self.segments:
@@ -155,7 +156,7 @@ class CommitLog:
             self._files.sync_directory(self.directory)
         self.segments = keep
         for segment in keep:
-            if segment.end > end and segment.has_data(end):
+            if segment.end > end and segment.data_end(end) is not None:
                 segment.clear_from(end)
         self.written = self.flushed = end
 
@@ -172,7 +173,7 @@ class CommitLog:
         return [segment.path for segment in gone]
 
     def close(self, *, remove_unused: bool) -> None:
-        """Close all files; `remove_unused` deletes those that were made ahead of need, as a clean RocketMQ store has none."""
+        """Close all files; `remove_unused` deletes those made ahead of need, as a clean store of RocketMQ has none."""
         spare = [self._spare] if self._spare is not None else []
         known = {segment.start for segment in self.segments}
         unused = [segment for segment in self.segments if segment.start >= self.written and segment.start > 0]

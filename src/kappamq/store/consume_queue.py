@@ -11,6 +11,7 @@ all entries below it. Open maps are replaced, never changed; one that is dropped
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
 from struct import Struct
@@ -18,14 +19,14 @@ from typing import Final
 
 from kappamq.errors import StorageError
 from kappamq.store.files import File, FileSystem
-from kappamq.store.segment import segment_name, segment_starts
+from kappamq.store.segment import PAGE_BYTES, segment_name, segment_starts
 from kappamq.store.settings import UNIT_BYTES
 
 UNIT: Final = Struct(">qiq")
 BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
 BLANK_SIZE: Final = 0x7FFFFFFF
 OPEN_SHARE: Final = 6
-"""The part of the process's open files that consume queues may take: one in this many, twice (one to write, one mapped)."""
+"""One in this many of the process's open files may be a queue file to write, and as many again mapped ones."""
 
 
 class QueueFile:
@@ -158,7 +159,9 @@ class ConsumeQueue:
         "buffer",
         "directory",
         "end",
+        "has_short_tail",
         "is_deleted",
+        "is_sound",
         "log_end",
         "min_offset",
         "next",
@@ -186,11 +189,42 @@ class ConsumeQueue:
         self.warm_from = 0
         """Entries from here on were written by this process."""
         self.is_deleted = False
+        self.is_sound = True
+        """No file is missing or short, except perhaps the last one."""
+        self.has_short_tail = False
 
-    def load(self) -> None:
-        """Find the files; where the entries end is for recovery to say."""
-        starts = segment_starts(self._pool.files.list_directory(self.directory), self.directory)
+    def load(self) -> bool:
+        """Find the files; `False` when one is missing between others, or too short. Where entries end is open yet."""
+        files = self._pool.files
+        file_bytes = self._pool.file_bytes
+        starts = segment_starts(files.list_directory(self.directory), self.directory)
         self._files = {start: QueueFile(self.directory / segment_name(start), start) for start in starts}
+        is_sound = all(after - before == file_bytes for before, after in pairwise(starts))
+        for start, file in self._files.items():
+            found = files.file_bytes(file.path)
+            if found > file_bytes or start % file_bytes:
+                raise StorageError(
+                    f"{file.path} has {found} bytes, not {file_bytes}: "
+                    "set queue_segment_bytes to what the store was made with"
+                )
+            if found < file_bytes and start == starts[-1]:
+                self.has_short_tail = True
+            else:
+                is_sound = is_sound and found == file_bytes
+        return is_sound
+
+    def adopt(self, *, is_foreign: bool) -> None:
+        """Have names, and with `is_foreign` entries too, synced by the next checkpoint: who wrote them may not have."""
+        self._pool.new_directories.extend((self.directory, self.directory.parent, self.directory.parent.parent))
+        if is_foreign:
+            for file in self._files.values():
+                self._pool.mark_dirty(file)
+
+    def extend_tail(self) -> None:
+        """Give the last file its full length: a crash while it was made or cut leaves it short, lacking only zeros."""
+        if self.has_short_tail:
+            self._pool.writer_of(self._files[max(self._files)])
+            self.has_short_tail = False
 
     @property
     def first_stored(self) -> int:
@@ -275,7 +309,8 @@ class ConsumeQueue:
         file = self._files.get(file_start)
         if file is None:
             if not self._files:
-                self._pool.files.make_directory(self.directory)
+                # Synced with the next checkpoint: until then the log can bring the queue back.
+                self._pool.new_directories.extend(self._pool.files.make_directory(self.directory))
             file = QueueFile(self.directory / segment_name(file_start), file_start)
             self._pool.writer_of(file)
             # Replaced, not changed: reader threads may be iterating.
@@ -322,6 +357,27 @@ class ConsumeQueue:
             self._pool.mark_dirty(file)
         self.buffer.clear()
         self.settle(end, log_end=log_end)
+
+    def has_data_behind(self) -> bool:
+        """Whether anything but zeros lies behind the end, where RocketMQ would take it for entries."""
+        if not self._files:
+            return False
+        at = self.end * UNIT_BYTES
+        file_start = at - at % self._pool.file_bytes
+        if max(self._files) > file_start:
+            return True
+        if file_start not in self._files:
+            return False
+        at -= file_start
+        page_end = min(-(-at // PAGE_BYTES) * PAGE_BYTES, self._pool.file_bytes)
+        file = self._files[file_start]
+        if any(self._pool.map_of(file)[at:page_end]):
+            return True
+        opened = self._pool.files.open(file.path, writable=False)
+        try:
+            return page_end < self._pool.file_bytes and opened.next_data(page_end) is not None
+        finally:
+            opened.close()
 
     def destroy(self) -> None:
         """Delete all files."""

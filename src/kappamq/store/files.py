@@ -70,8 +70,8 @@ class FileSystem(Protocol):
     def lock(self, path: Path) -> File:
         """Open and lock a file until it is closed; raises `StoreLocked`."""
 
-    def make_directory(self, path: Path) -> None:
-        """Make a directory and its parents, durably; one that exists is left alone."""
+    def make_directory(self, path: Path) -> list[Path]:
+        """Make a directory and its parents; returns the directories to sync for that to be durable."""
 
     def sync_directory(self, path: Path) -> None: ...
 
@@ -90,6 +90,8 @@ class FileSystem(Protocol):
 
     def modified_at_ms(self, path: Path) -> int: ...
 
+    def file_bytes(self, path: Path) -> int: ...
+
     def space(self, path: Path) -> Space: ...
 
     def open_files_max(self) -> int: ...
@@ -100,6 +102,12 @@ def storage_error(action: str, error: OSError) -> StorageError:
     if error.errno in FULL_DISK_ERRORS:
         return DiskFull(f"{action}: {error.strerror}: free some space, writing then goes on by itself")
     return StorageError(f"{action}: {error}: check the disk and the kernel log")
+
+
+def make_directory_durably(files: FileSystem, path: Path) -> None:
+    """Make a directory and its parents so that they survive a power cut."""
+    for changed in files.make_directory(path):
+        files.sync_directory(changed)
 
 
 def write_durably(files: FileSystem, path: Path, data: bytes) -> None:
@@ -201,7 +209,7 @@ class RealFileSystem:
             raise StoreLocked(f"this process already uses the store of {path}: close the other one first")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # RocketMQ: Java's FileChannel.tryLock(0, 1) is a POSIX record lock on the first byte; flock would not meet it.
+            # RocketMQ: Java's FileChannel.tryLock(0, 1) is a POSIX record lock on the first byte; flock is another one.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_SET)
         except OSError as error:
             os.close(descriptor)
@@ -213,14 +221,14 @@ class RealFileSystem:
         self._locked.add(real)
         return RealFile(descriptor, lambda: self._locked.discard(real))
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path) -> list[Path]:
         missing: list[Path] = []
         while not path.exists():
             missing.append(path)
             path = path.parent
         for directory in reversed(missing):
             directory.mkdir(exist_ok=True)
-            self.sync_directory(directory.parent)
+        return [directory.parent for directory in missing]
 
     def sync_directory(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -252,6 +260,9 @@ class RealFileSystem:
 
     def modified_at_ms(self, path: Path) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def file_bytes(self, path: Path) -> int:
+        return os.stat(path).st_size
 
     def space(self, path: Path) -> Space:
         found = os.statvfs(path)

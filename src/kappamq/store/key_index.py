@@ -28,7 +28,7 @@ from kappamq.clock import Clock
 from kappamq.errors import StorageError
 from kappamq.kernel import java_hash, java_hash_extend
 from kappamq.store.dispatch import Arrival
-from kappamq.store.files import FULL_DISK_ERRORS, File, FileSystem, storage_error
+from kappamq.store.files import FULL_DISK_ERRORS, File, FileSystem, make_directory_durably, storage_error
 
 HEADER: Final = Struct(">qqqqii")
 HEADER_BYTES: Final = HEADER.size
@@ -252,6 +252,8 @@ class KeyIndex:
         self.files: tuple[IndexFile, ...] = ()
         self.indexed_to = 0
         """Log offset below which all keys are indexed."""
+        self._synced_name = ""
+        """Files before this one were complete when they were synced last."""
 
     def names(self) -> list[str]:
         """Files on disk; raises `StorageError` for one that does not belong there."""
@@ -322,13 +324,13 @@ class KeyIndex:
 
     def _add_file(self) -> IndexFile:
         if not self.files:
-            self._files_port.make_directory(self._directory)
+            make_directory_durably(self._files_port, self._directory)
         last = self.files[-1] if self.files else None
         file = IndexFile.create(
             self._files_port, self._directory / self._new_name(), slots=self._slots, entries=self._entries
         )
         if last is not None:
-            # RocketMQ: a new file starts with the end values of the one before; its first entry replaces the begin ones.
+            # RocketMQ: a new file starts with the end values of the last one; its first entry replaces the begin ones.
             file.begin_ms = file.end_ms = last.end_ms
             file.begin_log = file.end_log = last.end_log
         file.write_header()
@@ -359,15 +361,20 @@ class KeyIndex:
 
     def sync(self) -> None:
         """Make all entries written before the call durable. [one thread at a time, beside the owner]"""
-        for file in self.files[-2:]:
+        files = self.files
+        for file in files:
+            if file.name < self._synced_name:
+                continue
             try:
                 opened = self._files_port.open(file.path)
-            except FileNotFoundError:
+            except FileNotFoundError:  # Deleted meanwhile by retention.
                 continue
             try:
                 opened.sync()
             finally:
                 opened.close()
+        if files:
+            self._synced_name = files[-1].name
 
     def close(self) -> None:
         for file in self.files:

@@ -1,4 +1,4 @@
-"""Reading records out of log bytes, fast: is there a valid one here, where is the next one, what does dispatch need of it.
+"""Reading records out of log bytes, fast: is there a valid one, where is the next one, what does dispatch need of it.
 
 The same checks as `model.record.verify_record`, without building a message: recovery walks millions of records.
 """
@@ -26,6 +26,8 @@ _I16 = Struct(">h")
 _BORN_V6 = int(Flags.BORN_HOST_V6)
 _STORE_V6 = int(Flags.STORE_HOST_V6)
 _MAGIC_BYTES: Final = (_I32.pack(MAGIC_V1), _I32.pack(MAGIC_V2))
+NO_CRC: Final = 1 << 63
+"""A log offset that no record reaches."""
 _CRC_NAME_BYTES = len(CRC_PROPERTY_NAME)
 
 
@@ -40,8 +42,12 @@ class RecordFacts(NamedTuple):
     properties_text: str
 
 
-def valid_size(log: LogBytes, at: int, limit: int, log_offset: int) -> int:
-    """Size of the valid record at `at` that says it lies at `log_offset`; 0 when there is none before `limit`."""
+def valid_size(log: LogBytes, at: int, limit: int, log_offset: int, *, crc_from: int = NO_CRC) -> int:
+    """Size of the valid record at `at` that says it lies at `log_offset`; 0 when there is none before `limit`.
+
+    From log offset `crc_from` on a record must have the appended checksum: without it, one whose properties were lost
+    in a power cut would pass for a record of RocketMQ, which has a checksum of the body only.
+    """
     if limit - at < RECORD_BYTES_MIN:
         return 0
     total, magic, body_crc, own_offset, flags = _CHECKED.unpack_from(log, at)
@@ -71,12 +77,14 @@ def valid_size(log: LogBytes, at: int, limit: int, log_offset: int) -> int:
             digits = tail[-2 : _CRC_NAME_BYTES - 1 : -1]
             found = crc32(log[at : end - CRC_PROPERTY_BYTES]) & 0x7FFFFFFF
             return total if digits == b"%010d" % found else 0
+    if log_offset >= crc_from:
+        return 0
     found = crc32(log[body_start : body_start + body_bytes]) & 0x7FFFFFFF
     return total if found == body_crc else 0
 
 
 def is_in_place(log: LogBytes, at: int, *, log_offset: int, size: int) -> bool:
-    """Whether a record of `size` bytes that says it lies at `log_offset` begins at `at`; checksums are not looked at."""
+    """Whether a record of `size` bytes that says it lies at `log_offset` begins at `at`, checksums aside."""
     found, magic, own_offset = _PLACE.unpack_from(log, at)
     return found == size and own_offset == log_offset and magic in (MAGIC_V1, MAGIC_V2)
 
@@ -98,13 +106,15 @@ def why_invalid(log: LogBytes, at: int, *, log_offset: int) -> str:
     return "it reaches over the end of the segment"
 
 
-def valid_records(log: LogBytes, at: int, limit: int, *, log_start: int) -> Iterator[tuple[int, int]]:
-    """Positions and sizes of the valid records that follow each other from `at`; `log_start` is the offset of byte 0."""
-    size = valid_size(log, at, limit, log_start + at)
+def valid_records(
+    log: LogBytes, at: int, limit: int, *, log_start: int, crc_from: int = NO_CRC
+) -> Iterator[tuple[int, int]]:
+    """Positions and sizes of the valid records that follow each other from `at`; byte 0 has log offset `log_start`."""
+    size = valid_size(log, at, limit, log_start + at, crc_from=crc_from)
     while size:
         yield at, size
         at += size
-        size = valid_size(log, at, limit, log_start + at)
+        size = valid_size(log, at, limit, log_start + at, crc_from=crc_from)
 
 
 def find_valid_record(log: mmap, at: int, limit: int, *, log_start: int) -> int | None:

@@ -40,7 +40,7 @@ class QueueTable:
             for name in files.list_directory(self._directory / topic):
                 if name.isascii() and name.isdigit():
                     queue = ConsumeQueue(self.pool, self._directory / topic / name, topic, int(name))
-                    queue.load()
+                    queue.is_sound = queue.load()
                     self._queues[topic, int(name)] = queue
 
     def add(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -109,7 +109,7 @@ class QueueTable:
         missing = queue_offset - queue.tail
         if missing > GAP_ENTRIES_MAX:
             raise StorageError(
-                f"queue {queue.queue_id} of topic {queue.topic!r} lacks {missing} records before log offset {log_offset}: "
+                f"queue {queue.queue_id} of {queue.topic!r} lacks {missing} records before log offset {log_offset}: "
                 "restore the commit log from a copy"
             )
         queue.write_buffer()

@@ -122,21 +122,26 @@ def _next_file(queue: ConsumeQueue, start: int, end: int) -> int:
 
 
 def _fetch_run(log: CommitLog, data: bytes, start: int, bytes_max: int, trusted_from: int) -> Fetched | None:
-    """The usual case: all records lie one behind the other in the trusted part of one segment. `None`: look closer."""
+    """The usual case: all records are wanted and lie in the trusted part of one segment. `None`: look closer."""
     count = len(data) // UNIT_BYTES
     sizes = _sizes_of(count).unpack(data)
     total = sum(sizes)
-    if total > bytes_max:
-        return None
+    while total > bytes_max and count > 1:
+        count -= 1
+        total -= sizes[count]
     first: int = UNIT.unpack_from(data)[0]
-    last: int = UNIT.unpack_from(data, len(data) - UNIT_BYTES)[0]
-    if first < trusted_from or last + sizes[-1] - first != total:
-        return None
+    last: int = UNIT.unpack_from(data, (count - 1) * UNIT_BYTES)[0]
     segment = log.segment_at(first)
-    if segment is None or first + total > segment.end:
+    if first < trusted_from or segment is None or last + sizes[count - 1] > segment.end or sizes[0] == BLANK_SIZE:
         return None
-    at = first - segment.start
-    return Fetched(FetchStatus.FOUND, [segment.map[at : at + total]], start + count, 0, 0, count, total, last)
+    view = segment.map
+    base = segment.start
+    if last + sizes[count - 1] - first == total:
+        records = [view[first - base : first - base + total]]
+    else:
+        units = UNIT.iter_unpack(data[: count * UNIT_BYTES])
+        records = [view[log_offset - base : log_offset - base + size] for log_offset, size, _code in units]
+    return Fetched(FetchStatus.FOUND, records, start + count, 0, 0, count, total, last)
 
 
 def _fetch_each(

@@ -8,6 +8,7 @@ Nothing is changed on disk before the decision that the log is not damaged.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from kappamq.store.dispatch import Arrival, derive
 from kappamq.store.files import FileSystem
 from kappamq.store.key_index import IndexFile, KeyIndex
 from kappamq.store.log_scan import (
+    NO_CRC,
     find_valid_record,
     is_blank_mark,
     is_in_place,
@@ -81,6 +83,11 @@ class Recovery:
         self._index = index
         self._report = RecoveryReport()
         self._last_ms = 0
+        self._rebuilding: set[ConsumeQueue] = set()
+        self._crc_from = NO_CRC
+        self._is_exact = False
+        """The last user stopped in order and the log ends where it did then."""
+        self._is_index_blocked = not settings.is_indexed
 
     def run(self) -> RecoveryReport:
         """Recover. Raises `CorruptRecord` for damage and `StorageError` for a directory that cannot be ours."""
@@ -95,24 +102,40 @@ class Recovery:
         index_files_lost = bool(self._index.load())
         flushed = 0
         if own is not None:
+            self._crc_from = own.crc_from
             flushed = max(own.flushed, load_flushed(self._files, self._root, own.session))
         self._check_log_present(flushed)
         rescan_from = self._find_rescan_start(own, times)
         end = self._find_end(rescan_from, flushed, times)
+        self._is_exact = own is not None and report.was_clean and end == own.dispatched
         rescan_from = min(rescan_from, end)
         self._log.cut(end)
+        for queue in self._queues:
+            queue.extend_tail()
         for segment in self._log.segments:
             if segment.end > flushed:
                 segment.sync()
+        if not report.was_clean or report.was_foreign:
+            self._adopt_names()
         low = min(rescan_from, self._settle_queues(own, rescan_from))
         if self._settings.is_indexed:
             low = min(low, self._settle_index(own, rescan_from, is_file_lost=index_files_lost))
         else:
             self._index.indexed_to = end
-        self._rescan(low, end)
+        self._rescan(low, rescan_from, end)
+        if self._index.indexed_to >= rescan_from and not self._is_index_blocked:
+            self._index.indexed_to = end
         self._finish_queues()
         report.log_start, report.log_end, report.rescanned_from = self._log.min_offset, end, low
         return report
+
+    def _adopt_names(self) -> None:
+        """Sync what a killed process made and did not sync: names now, queues with the next checkpoint."""
+        for directory in (self._root, self._log.directory, self._root / "index"):
+            if self._files.exists(directory):
+                self._files.sync_directory(directory)
+        for queue in self._queues:
+            queue.adopt(is_foreign=self._report.was_foreign)
 
     # The end of the log
 
@@ -120,8 +143,8 @@ class Recovery:
         held = self._log.segments[-1].end if self._log.segments else 0
         if held < flushed:
             raise CorruptRecord(
-                f"the commit log in {self._log.directory} ends at {held}, but {flushed} bytes of it were acknowledged as "
-                "durable: restore the missing files, or delete kappamq.checkpoint to go on without them",
+                f"the commit log in {self._log.directory} ends at {held}, but was acknowledged as durable up to "
+                f"{flushed}: restore the missing files, or delete kappamq.checkpoint to go on without them",
                 log_offset=held,
             )
 
@@ -170,8 +193,8 @@ class Recovery:
         reason = self._reason(end)
         text = (
             f"the commit log is damaged at offset {end} ({reason}), and records behind it were acknowledged: "
-            f"nothing was changed. Run 'kappamq store check {self._root}' to see how far it goes, restore the file from a "
-            "copy, or start with on_damage = 'truncate' to give up everything from there on"
+            f"nothing was changed. Run 'kappamq store check {self._root}' to see how far it goes, restore the file from "
+            "a copy, or start with on_damage = 'truncate' to give up everything from there on"
         )
         if self._settings.on_damage == "refuse":
             raise CorruptRecord(text, log_offset=end)
@@ -185,7 +208,9 @@ class Recovery:
             limit = segment.end - segment.start
             at = log_offset - segment.start
             last = -1
-            for position, size in valid_records(segment.map, at, limit, log_start=segment.start):
+            for position, size in valid_records(
+                segment.map, at, limit, log_start=segment.start, crc_from=self._crc_from
+            ):
                 last = position
                 at = position + size
             if last >= 0:
@@ -196,14 +221,11 @@ class Recovery:
         return log_offset
 
     def _tail_after(self, end: int) -> int:
-        """Log offset behind the last byte that is not zero, roughly; `end` when only zeros follow."""
+        """Log offset behind the last byte that is not zero; `end` when only zeros follow."""
         tail = end
         for segment in self._log.segments:
-            if segment.end > end and segment.has_data(max(end, segment.start)):
-                data = segment.map[max(end, segment.start) - segment.start :] if segment.end - end <= 1 << 26 else None
-                tail = (
-                    segment.start + segment.end - segment.start if data is None else segment.end - _zeros_behind(data)
-                )
+            if segment.end > end and (found := segment.data_end(max(end, segment.start))) is not None:
+                tail = found
         return tail
 
     def _is_flushed_behind(self, end: int, times: TimeCheckpoint) -> bool:
@@ -249,23 +271,31 @@ class Recovery:
                 queue.cut(0, log_end=0)
                 continue
             start = max(mark.min_offset, queue.first_stored)
+            if start > mark.min_offset and own.log_start == self._log.min_offset:
+                queue.is_sound = False  # Its first files are gone, but not because retention took the records.
             queue.min_offset = start
             end = mark.end
-            if not self._report.was_clean:
+            if not self._is_exact:
                 end = queue.first_at(rescan_from, min(start, end), end)
             low = min(low, self._keep(queue, end, start=start))
         for mark in marks.values():
             queue = self._queues.add(mark.topic, mark.queue_id)
             if mark.end > mark.min_offset:
-                self._report.rebuilt_queues.append(f"{mark.topic}/{mark.queue_id}")
+                self._rebuild(queue)
                 low = self._log.min_offset
             elif mark.end:
                 queue.restart_at(mark.end)
         return low
 
+    def _rebuild(self, queue: ConsumeQueue) -> None:
+        self._rebuilding.add(queue)
+        self._report.rebuilt_queues.append(f"{queue.topic}/{queue.queue_id}")
+
     def _foreign_end(self, queue: ConsumeQueue, log_end: int) -> tuple[int, int]:
         """Entries of a queue that point below `log_end`, by bisection; and the log offset behind the last one."""
         start, end = queue.first_stored, queue.stored_max
+        if not queue.is_sound or queue.has_short_tail:
+            return start, 0
         while start < end:
             middle = (start + end) // 2
             unit = queue.unit(middle)
@@ -283,22 +313,29 @@ class Recovery:
         return start, 0
 
     def _keep(self, queue: ConsumeQueue, end: int, *, start: int) -> int:
-        """Keep the entries below `end` if the last one agrees with the log, else those up to the last that does."""
+        """Keep the entries below `end` if the last one agrees with the log, else those up to the last that does.
+
+        Returns the log offset from which the queue must be derived again.
+        """
         wanted = end
-        if end > start and not self._agrees(queue, end - 1):
+        if not queue.is_sound:
+            end = start
+        elif end > start and not self._agrees(queue, end - 1):
             end = self._last_agreeing(queue, start, end - 1)
-        is_short = end != wanted
         last = queue.unit(end - 1) if end > start else None
         log_end = last[0] + last[1] if last is not None and last[1] != BLANK_SIZE else 0
-        if is_short and end <= start:
-            queue.cut(0, log_end=0)
-        elif is_short or not self._report.was_clean or self._report.was_foreign:
-            queue.cut(end, log_end=log_end)
-        else:
+        if end == wanted and queue.is_sound:
             queue.settle(end, log_end=log_end)
-        if not is_short:
+            if queue.has_data_behind():
+                queue.cut(end, log_end=log_end)
             return self._log.written
-        self._report.rebuilt_queues.append(f"{queue.topic}/{queue.queue_id}")
+        self._rebuild(queue)
+        queue.min_offset = min(queue.min_offset, end)
+        if end <= start:
+            queue.min_offset = 0
+            queue.cut(0, log_end=0)
+        else:
+            queue.cut(end, log_end=log_end)
         return max(log_end, self._log.min_offset)
 
     def _last_agreeing(self, queue: ConsumeQueue, start: int, end: int) -> int:
@@ -345,7 +382,7 @@ class Recovery:
             queue.settle(queue.end, log_end=queue.log_end)
 
     def _first_real(self, queue: ConsumeQueue) -> int:
-        """First entry that is not a filler; fillers stand before the first message of a queue that did not start at 0."""
+        """First entry that is not a filler, as a queue has before its first message if that is not number 0."""
         start = max(queue.min_offset, queue.first_stored)
         unit = queue.unit(start)
         if unit is None or unit[1] != BLANK_SIZE:
@@ -374,7 +411,7 @@ class Recovery:
                 is_file_lost = True
             elif index.files:
                 last = index.files[-1]
-                if not (self._report.was_clean and last.header() == own.index_header):
+                if not (self._is_exact and last.header() == own.index_header):
                     last.read_header(own.index_header)
                     self._roll_back(last, rescan_from)
         elif index.files and not self._report.was_clean:
@@ -411,46 +448,55 @@ class Recovery:
 
     # Reading the log again
 
-    def _rescan(self, start: int, end: int) -> None:
+    def _rescan(self, start: int, rescan_from: int, end: int) -> None:
+        """Derive entries from the log: all behind `rescan_from`, and of what must be rebuilt, all from `start` on."""
         for batch in self._batches(start, end):
-            self._put(batch)
+            self._report.records_rescanned += len(batch)
+            self._put(batch, rescan_from)
         gaps = set(self._queues.gaps)
         if not gaps:
             return
-        # The log has later records of these queues but their entries do not lead up to them: derive them from the start.
-        # Should the log itself lack some, the second pass bridges them.
+        # The log has later records of these queues but their entries do not lead up to them: derive all of them. Should
+        # the log itself lack some, the second pass bridges them.
         self._queues.gaps.clear()
         self._queues.bridges_gaps = True
+        self._rebuilding.clear()
         for queue in gaps:
+            queue.min_offset = 0
             queue.cut(0, log_end=0)
-            self._report.rebuilt_queues.append(f"{queue.topic}/{queue.queue_id}")
+            self._rebuild(queue)
         for batch in self._batches(self._log.min_offset, end):
-            self._queues.put(batch)
+            self._queues.put([arrival for arrival in batch if self._is_rebuilding(arrival)])
         self._queues.bridges_gaps = False
 
-    def _put(self, batch: list[Arrival]) -> None:
-        self._queues.put(batch)
+    def _put(self, batch: list[Arrival], rescan_from: int) -> None:
+        self._queues.put(
+            [
+                arrival
+                for arrival in batch
+                if self._is_rebuilding(arrival) or (arrival.log_offset >= rescan_from and self._has_valid_name(arrival))
+            ]
+        )
         index = self._index
-        if self._settings.is_indexed and index.indexed_to < batch[-1].log_offset + batch[-1].size:
-            fresh = [arrival for arrival in batch if arrival.log_offset >= index.indexed_to]
-            if index.put(fresh):
-                index.indexed_to = batch[-1].log_offset + batch[-1].size
+        batch_end = batch[-1].log_offset + batch[-1].size
+        if self._is_index_blocked or index.indexed_to >= batch_end:
+            return
+        if index.put([arrival for arrival in batch if arrival.log_offset >= index.indexed_to]):
+            index.indexed_to = batch_end
+        else:
+            self._is_index_blocked = True  # No disk space: the store catches up once there is some.
 
     def _batches(self, start: int, end: int) -> Iterator[list[Arrival]]:
-        batch: list[Arrival] = []
-        for arrival in arrivals_between(self._log, start, end, self._settings.delay_levels_ms):
-            if not self._has_valid_name(arrival):
-                continue
-            batch.append(arrival)
-            if len(batch) >= RESCAN_BATCH:
-                self._report.records_rescanned += len(batch)
-                yield batch
-                batch = []
-        self._report.records_rescanned += len(batch)
-        if batch:
+        arrivals = arrivals_between(self._log, start, end, self._settings.delay_levels_ms)
+        while batch := list(islice(arrivals, RESCAN_BATCH)):
             yield batch
 
+    def _is_rebuilding(self, arrival: Arrival) -> bool:
+        return bool(self._rebuilding) and self._queues.get((arrival.topic, arrival.queue_id)) in self._rebuilding
+
     def _has_valid_name(self, arrival: Arrival) -> bool:
+        if not arrival.has_queue_entry:
+            return False
         if self._queues.get((arrival.topic, arrival.queue_id)) is None:
             try:
                 self._queues.add(arrival.topic, arrival.queue_id)
@@ -485,7 +531,3 @@ def arrivals_between(log: CommitLog, start: int, end: int, delay_levels_ms: tupl
                 "run 'kappamq store check' to see how far it goes, and restore the file from a copy",
                 log_offset=log_offset,
             )
-
-
-def _zeros_behind(data: bytes) -> int:
-    return len(data) - len(data.rstrip(b"\0"))

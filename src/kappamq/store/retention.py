@@ -47,7 +47,7 @@ def deletable(
     used_ratio: float,
     keep_from: int,
 ) -> tuple[int, Literal["none", "expired", "too large", "disk nearly full"]]:
-    """Log offset below which segments may be deleted now, and why. Never the one that holds `keep_from` or later ones."""
+    """Log offset below which segments may be deleted now, and why. Those from `keep_from` on always stay."""
     candidates = [segment for segment in segments if segment.end <= keep_from][: settings.segments_deleted_max]
     if not candidates:
         return (segments[0].start if segments else 0), "none"

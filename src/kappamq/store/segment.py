@@ -13,6 +13,8 @@ from kappamq.store.files import Data, File, FileSystem
 
 NAME_DIGITS: Final = 20
 PAGE_BYTES: Final = 4096
+SCAN_BYTES: Final = 1 << 20
+"""Piece of a file that is looked at in one go."""
 
 
 def segment_name(start: int) -> str:
@@ -77,20 +79,23 @@ class Segment:
     def sync(self) -> None:
         self._file.sync()
 
-    def has_data(self, log_offset: int) -> bool:
-        """Whether any byte from `log_offset` on differs from zero."""
-        at = log_offset - self.start
+    def data_end(self, log_offset: int) -> int | None:
+        """Log offset behind the last byte from `log_offset` on that is not zero; `None` when all are zero.
+
+        Looks only where the file system has data, so that gigabytes of nothing cost nothing.
+        """
+        found = None
+        position = log_offset - self.start
         size = self.end - self.start
-        page_end = min(size, -(-at // PAGE_BYTES) * PAGE_BYTES)
-        if any(self.map[at:page_end]):
-            return True
-        position = self._file.next_data(page_end) if page_end < size else None
-        while position is not None and position < size:
-            chunk = self.map[position : position + (1 << 20)]
-            if chunk.count(0) != len(chunk):
-                return True
-            position = self._file.next_data(position + len(chunk)) if position + len(chunk) < size else None
-        return False
+        while position < size:
+            data = self._file.next_data(position)
+            if data is None:
+                break
+            position = data + SCAN_BYTES
+            chunk = self.map[data : min(position, size)].rstrip(b"\0")
+            if chunk:
+                found = self.start + data + len(chunk)
+        return found
 
     def next_data(self, log_offset: int) -> int | None:
         """Log offset from `log_offset` on before which only zeros lie."""

@@ -55,7 +55,7 @@ class StoreSettings:
     """Length of the log's tail whose checksums are verified at every start; the rest is verified when it is read."""
     checkpoint_bytes: int = 64 * 1024 * 1024
     checkpoint_records: int = 100_000
-    """Published since the last checkpoint, at which `Store.needs_checkpoint` turns true: bounds the rescan of a crash."""
+    """Published since the last checkpoint, at which `Store.needs_checkpoint` turns true: bounds the next rescan."""
     on_damage: Literal["refuse", "truncate"] = "refuse"
     """What to do about damage below the flushed end: refuse to start, or give up everything behind it."""
 

@@ -8,25 +8,23 @@ under them. `flush` and `checkpoint` sync files through the kernel, which needs 
 """
 
 import os
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from kappamq.clock import Clock
 from kappamq.errors import (
     CorruptRecord,
     DiskFull,
-    InvalidMessage,
     OffsetOutOfRange,
     StorageError,
 )
-from kappamq.kernel import encode_record
-from kappamq.kernel.reference import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME
-from kappamq.model.message import KEY_SEPARATOR, TRANSACTION_MASK, Flags
-from kappamq.model.properties import PROPERTIES_BYTES_MAX, Name, property_of
-from kappamq.model.record import BLANK_BYTES, RECORD_BYTES_MIN, NewRecord, decode_mark, encode_blank
+from kappamq.model.message import KEY_SEPARATOR
+from kappamq.model.properties import Name, property_of
+from kappamq.model.record import BLANK_BYTES, RECORD_BYTES_MIN, NewRecord, decode_mark
 from kappamq.model.selector import Selector
 from kappamq.store import reading
 from kappamq.store.checkpoint import (
@@ -40,17 +38,39 @@ from kappamq.store.checkpoint import (
     save_times,
 )
 from kappamq.store.commit_log import CommitLog
-from kappamq.store.consume_queue import ConsumeQueue, QueueFiles
-from kappamq.store.dispatch import Arrival, derive
-from kappamq.store.files import FULL_DISK_ERRORS, File, FileSystem, RealFileSystem, storage_error
+from kappamq.store.consume_queue import QueueFiles
+from kappamq.store.dispatch import Arrival
+from kappamq.store.files import (
+    FULL_DISK_ERRORS,
+    File,
+    FileSystem,
+    RealFileSystem,
+    make_directory_durably,
+    storage_error,
+)
 from kappamq.store.key_index import KeyIndex
-from kappamq.store.log_scan import RecordFacts, read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.log_scan import NO_CRC, RecordFacts, read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.placing import Appended, Placement
 from kappamq.store.queue_table import QueueTable
 from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, QueueEntry
 from kappamq.store.recovery import ABORT_NAME, Recovery, RecoveryReport, arrivals_between
 from kappamq.store.retention import DiskState, RetentionReport, SegmentAge, deletable
-from kappamq.store.segment import Segment
 from kappamq.store.settings import StoreSettings
+
+__all__ = [
+    "Appended",
+    "Arrival",
+    "DiskState",
+    "FetchLimit",
+    "FetchStatus",
+    "Fetched",
+    "QueryResult",
+    "QueueEntry",
+    "RecoveryReport",
+    "RetentionReport",
+    "Store",
+    "StoreSettings",
+]
 
 QUERY_MAX: Final = 64
 """Most messages one query by key returns."""
@@ -61,25 +81,6 @@ INDEX_CATCH_UP_RECORDS: Final = 2000
 """Records that one `publish` adds to an index that fell behind."""
 RECORD_OVERHEAD_MAX: Final = 65_536
 """What a record may take beyond the body."""
-
-_V6_FLAGS = int(Flags.BORN_HOST_V6 | Flags.STORE_HOST_V6)
-_BORN_V6 = int(Flags.BORN_HOST_V6)
-_STORE_V6 = int(Flags.STORE_HOST_V6)
-_COMMITTED = int(Flags.COMMITTED)
-
-
-class Appended(NamedTuple):
-    """Where a record went."""
-
-    log_offset: int
-    size: int
-    queue_offset: int
-    stored_at_ms: int
-
-    @property
-    def end(self) -> int:
-        """Log offset that must be flushed for the record to be durable."""
-        return self.log_offset + self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class Store:
         """
         files = files if files is not None else RealFileSystem()
         try:
-            files.make_directory(root)
+            make_directory_durably(files, root)
             lock = files.lock(root / "lock")
         except OSError as error:
             raise storage_error(f"opening the store in {root} failed", error) from error
@@ -152,6 +153,7 @@ class Store:
             lock.pwrite(b"lock", 0)
             lock.sync()
             _refuse_other_layouts(files, root)
+            make_directory_durably(files, root / "commitlog")
             store._recover()
         except OSError as error:
             store._release()
@@ -181,7 +183,7 @@ class Store:
         self.checkpoint()
 
     def close(self) -> None:
-        """Make all durable and visible, and mark the store as stopped in order; a failed store is left marked as crashed."""
+        """Make all durable and visible, and mark the store as stopped in order; a failed one stays marked as crashed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -244,7 +246,7 @@ class Store:
             raise self._refusal()
         now_ms = self._clock.now_ms()
         try:
-            batch = _Encoder(self, now_ms).encode(records, atomic=atomic)
+            batch = Placement(self._log, self._queues, self.settings, now_ms=now_ms).encode(records, atomic=atomic)
             self._log.write(batch.parts, end=batch.end)
         except OSError as error:
             # Either no segment could be made, or clearing what a failed write left did not work either.
@@ -392,8 +394,8 @@ class Store:
     def _checkpoint(self, *, is_clean: bool) -> None:
         if self._failure:
             raise StorageError(self._failure)
-        # The order carries the proof. First the offset, then the queues (which may be ahead of it by now, never behind),
-        # then the syncs, then the statement that all of it is on disk.
+        # The order carries the proof. First the offset, then the queues (which may be ahead of it by now, never
+        # behind), then the syncs, then the statement that all of it is on disk.
         dispatched = min(self.published, self._index.indexed_to)
         records = self._published_records
         queues_ms, log_ms = self._published_ms, self._written_ms
@@ -415,6 +417,8 @@ class Store:
             )
             own = OwnCheckpoint(
                 session=self._session,
+                log_start=self._log.min_offset,
+                crc_from=self._session_start if self.settings.append_crc else NO_CRC,
                 flushed=flushed,
                 dispatched=dispatched,
                 is_clean=is_clean,
@@ -441,7 +445,7 @@ class Store:
     def fetch(
         self, topic: str, queue_id: int, start: int, *, limit: FetchLimit, selector: Selector | None = None
     ) -> Fetched:
-        """Visible records of a queue from `start` on. [any thread] Raises `CorruptRecord` when the first one is damaged."""
+        """Visible records of a queue from `start` on; raises `CorruptRecord` when the first is damaged. [any thread]"""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return Fetched(FetchStatus.NO_MATCHED_LOGIC_QUEUE, [], 0, 0, 0)
@@ -472,16 +476,14 @@ class Store:
         found = valid_size(segment.map, at, limit, log_offset)
         if not found or (size is not None and found != size):
             wanted = f" of {size} bytes" if size is not None else ""
-            declared, _magic = decode_mark(memoryview(segment.map)[:limit], at)
             reason = f"it has {found} bytes" if found else why_invalid(segment.map, at, log_offset=log_offset)
-            del declared
             raise CorruptRecord(
                 f"there is no valid record{wanted} at log offset {log_offset}: {reason}", log_offset=log_offset
             )
         return segment.map[at : at + found]
 
     def query(self, topic: str, key: str, *, limit: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Records of `topic` whose KEYS or unique id hold `key`, newest ones first chosen, oldest first given. [any thread]"""
+        """The newest records of `topic` whose KEYS or unique id hold `key`, oldest first. [any thread]"""
         limit = min(limit, QUERY_MAX)
         newest = self._index.files[-1].end_ms if self._index.files else 0
         found: list[tuple[int, bytes]] = []
@@ -562,7 +564,7 @@ class Store:
         self.checkpoint()
 
     def plan_retention(self) -> RetentionReport:
-        """Decide what may go now and stop using it; the files of the report are then to be deleted with `delete_files`."""
+        """Decide what may go now and stop using it; `delete_files` then deletes the files of the report."""
         now_ms = self._clock.now_ms()
         ages = [
             SegmentAge(segment.start, segment.end, self._files.modified_at_ms(segment.path))
@@ -613,134 +615,6 @@ class Store:
         return DiskState(ratio, space.usable, is_full, reason)
 
 
-class _Encoder:
-    """Gives places to the records of one append and encodes them; changes nothing but the list of segments."""
-
-    def __init__(self, store: Store, now_ms: int) -> None:
-        self._store = store
-        self._log = store._log
-        self._now_ms = now_ms
-        self.parts: list[tuple[Segment, int, bytes]] = []
-        self.arrivals: list[Arrival] = []
-        self.appended: list[Appended] = []
-        self.following: dict[ConsumeQueue, int] = {}
-        self.end = self._log.written
-
-    def encode(self, records: Sequence[NewRecord], *, atomic: bool) -> "_Encoder":
-        """Encode all; the results are in the attributes."""
-        segment = self._log.tail()
-        if atomic and len(records) > 1:
-            segment = self._place_together(records, segment)
-        settings = self._store.settings
-        append_crc = settings.append_crc
-        delay_levels_ms = settings.delay_levels_ms
-        now_ms = self._now_ms
-        queues = self._store._queues
-        following = self.following
-        arrivals = self.arrivals
-        appended = self.appended
-        chunks: list[bytes] = []
-        start = end = self.end
-        for record in records:
-            properties = record.properties
-            if CRC_PROPERTY_NAME in properties:
-                properties = _without_crc(properties)
-            self._check(record, len(properties), settings)
-            topic = record.topic
-            queue = queues.get((topic, record.queue_id)) or queues.add(topic, record.queue_id)
-            flags = record.flags
-            queue_offset = following.get(queue, queue.next)
-            if flags & TRANSACTION_MASK and flags & TRANSACTION_MASK != _COMMITTED:
-                queue_offset = 0
-            else:
-                following[queue] = queue_offset + 1
-            born_host = record.born_host
-            store_host = record.store_host
-            if flags & _V6_FLAGS or len(born_host) != 8 or len(store_host) != 8:
-                flags &= ~_V6_FLAGS
-                flags |= (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
-            topic_bytes = topic.encode()
-            while True:
-                data = encode_record(
-                    body=record.body,
-                    topic=topic_bytes,
-                    properties=properties,
-                    queue_id=record.queue_id,
-                    flag=record.flag,
-                    queue_offset=queue_offset,
-                    log_offset=end,
-                    flags=flags,
-                    born_at_ms=record.born_at_ms,
-                    born_host=born_host,
-                    stored_at_ms=now_ms,
-                    store_host=store_host,
-                    retry_count=record.retry_count,
-                    prepared_offset=record.prepared_offset,
-                    append_crc=append_crc,
-                )
-                size = len(data)
-                if end + size + BLANK_BYTES <= segment.end:
-                    break
-                segment, start, end = self._roll(segment, chunks, start, end)
-                chunks = []
-            chunks.append(data)
-            appended.append(Appended(end, size, queue_offset, now_ms))
-            facts = RecordFacts(
-                topic, record.queue_id, queue_offset, flags, now_ms, str(properties, "utf-8", "replace")
-            )
-            arrivals.append(derive(facts, end, size, delay_levels_ms))
-            end += size
-        if chunks:
-            self.parts.append((segment, start, b"".join(chunks)))
-        self.end = end
-        return self
-
-    def _roll(self, segment: Segment, chunks: list[bytes], start: int, end: int) -> tuple[Segment, int, int]:
-        """Declare the rest of a segment unused and go to the next one."""
-        if end == segment.start:
-            raise InvalidMessage(
-                f"a record does not fit a segment of {segment.end - segment.start} bytes: make segment_bytes larger"
-            )
-        self.parts.append((segment, start, b"".join((*chunks, encode_blank(segment.end - end)))))
-        following = self._log.add_segment(segment.end)
-        return following, following.start, following.start
-
-    def _place_together(self, records: Sequence[NewRecord], segment: Segment) -> Segment:
-        """Move on to the next segment when the records do not all fit the rest of this one."""
-        total = BLANK_BYTES + sum(
-            RECORD_BYTES_MIN
-            + 26
-            + len(record.body)
-            + 3 * len(record.topic)
-            + len(record.properties)
-            + CRC_PROPERTY_BYTES
-            for record in records
-        )
-        if self.end + total <= segment.end or self.end == segment.start:
-            if total > segment.end - segment.start:
-                raise InvalidMessage(f"a batch of about {total} bytes does not fit a segment: make it smaller")
-            return segment
-        segment, _start, self.end = self._roll(segment, [], self.end, self.end)
-        return self._place_together(records, segment)
-
-    def _check(self, record: NewRecord, properties_bytes: int, settings: StoreSettings) -> None:
-        if len(record.body) > settings.message_bytes_max:
-            raise InvalidMessage(
-                f"a body of {len(record.body)} bytes is too large: the limit is {settings.message_bytes_max}"
-            )
-        # One more for a separator that may be missing at the end.
-        if properties_bytes + 1 + (CRC_PROPERTY_BYTES if settings.append_crc else 0) > PROPERTIES_BYTES_MAX:
-            raise InvalidMessage(
-                f"properties of {properties_bytes} bytes are too large: the limit is {PROPERTIES_BYTES_MAX} with the checksum"
-            )
-
-
-def _without_crc(properties: bytes) -> bytes:
-    """Properties of a message that is stored again, without the checksum of the record it came from."""
-    pieces = properties.split(b"\x02")
-    return b"\x02".join(piece for piece in pieces if not piece.startswith(CRC_PROPERTY_NAME))
-
-
 def _has_key(facts: RecordFacts, key: str) -> bool:
     text = facts.properties_text
     if property_of(text, Name.UNIQUE_ID) == key:
@@ -749,8 +623,6 @@ def _has_key(facts: RecordFacts, key: str) -> bool:
 
 
 def _local_hour(now_ms: int) -> int:
-    import time
-
     return time.localtime(now_ms / 1000).tm_hour
 
 
@@ -758,7 +630,7 @@ def _refuse_other_layouts(files: FileSystem, root: Path) -> None:
     """Raise `StorageError` for directories of RocketMQ that keep queues or log in another form."""
     if files.list_directory(root / "batchconsumequeue"):
         raise StorageError(
-            f"{root} has topics of the type BatchCQ, which KappaMQ does not read: move them to topics of the normal type"
+            f"{root} has topics of the type BatchCQ, which KappaMQ does not read: move them to normal topics"
         )
     for name in files.list_directory(root):
         if name.startswith("dledger-"):
