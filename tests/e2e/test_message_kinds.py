@@ -9,10 +9,22 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from e2e.raw_client import RawClient, RawClients
+from tests.e2e.raw_client import RawClient, RawClients
+
 from kappamq.broker.settings import BrokerSettings
+from kappamq.model.properties import decode_properties, encode_properties
+from kappamq.model.record import decode_record
 from kappamq.testing.cluster import SMALL_STORE, run_cluster
-from kappamq.wire.codes import ResponseCode
+from kappamq.wire.codes import RequestCode, ResponseCode
+from kappamq.wire.command import Command
+from kappamq.wire.headers import (
+    CheckTransactionRequest,
+    PushReplyRequest,
+    ResumeCheckRequest,
+    SendReply,
+    SendRequest,
+    decode_fields,
+)
 
 SETTINGS = BrokerSettings(name="template", store=SMALL_STORE)
 Scenario = Callable[[RawClient], Awaitable[None]]
@@ -130,3 +142,155 @@ def test_many_delayed_messages_come_once_each_and_not_late(tmp_path: Path) -> No
             assert due_ms <= each.stored_at_ms < due_ms + 1000
 
     run(tmp_path, scenario, replace(SETTINGS, auto_create_topics=True))
+
+
+# ── Transactions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+COMMIT, ROLL_BACK = 8, 12
+QUICK_CHECKS = replace(SETTINGS, transaction_timeout_ms=200, transaction_check_interval_ms=300)
+
+
+async def send_half(client: RawClient, body: bytes, **properties: str) -> SendReply:
+    marks = {"TRAN_MSG": "true", "PGROUP": "producers", "UNIQ_KEY": body.hex().upper()}
+    return await client.send("orders", body, queue_id=2, flags=4, **marks, **properties)
+
+
+def test_a_committed_message_appears_and_a_rolled_back_one_does_not(tmp_path: Path) -> None:
+    async def scenario(client: RawClient) -> None:
+        half = await send_half(client, b"paid")
+        undone = await send_half(client, b"undone")
+        assert (half.queue_id, half.queue_offset, undone.queue_offset) == (2, 0, 1)
+        assert half.transaction_id == b"paid".hex().upper()
+        assert await client.max_offset("orders", 2) == 0
+        assert (await client.end(undone, ROLL_BACK)).code == 0
+        assert (await client.end(half, COMMIT)).code == 0
+        [message] = await client.await_messages("orders", queue_id=2)
+        assert (message.body, message.flags & 12) == (b"paid", COMMIT)
+        assert message.prepared_offset == int(half.offset_id[-16:], 16)
+        assert message.properties["TRAN_MSG"] == "true"
+        assert message.properties["__transactionId__"] == half.transaction_id
+        operations = await client.await_messages("RMQ_SYS_TRANS_OP_HALF_TOPIC", 2)
+        assert [(each.body, each.tags) for each in operations] == [(b"1", "d"), (b"0", "d")]
+
+    run(tmp_path, scenario)
+
+
+def test_a_decision_counts_once(tmp_path: Path) -> None:
+    async def scenario(client: RawClient) -> None:
+        half = await send_half(client, b"paid")
+        replies = await asyncio.gather(*(client.end(half, COMMIT) for _ in range(3)))
+        assert ResponseCode.SUCCESS in [each.code for each in replies]
+        assert (await client.end(half, COMMIT)).code == ResponseCode.SUCCESS
+        assert (await client.end(half, ROLL_BACK)).code == ResponseCode.SYSTEM_ERROR
+        await client.await_messages("orders", 1, queue_id=2)
+        assert await client.max_offset("orders", 2) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_decisions_of_strangers_are_refused(tmp_path: Path) -> None:
+    async def scenario(client: RawClient) -> None:
+        half = await send_half(client, b"paid")
+        plain = await client.send("orders", b"plain")
+        assert (await client.end(half, COMMIT, group="others")).code == ResponseCode.SYSTEM_ERROR
+        assert (await client.end(half, COMMIT, queue_offset=7)).code == ResponseCode.SYSTEM_ERROR
+        assert (await client.end(half, COMMIT, log_offset=1 << 40)).code == ResponseCode.SYSTEM_ERROR
+        assert (await client.end(plain, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        assert await client.max_offset("orders", 2) == 0
+        late = await send_half(client, b"late", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
+        await asyncio.sleep(0.3)
+        assert (await client.end(late, COMMIT)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await client.end(late, COMMIT, from_check=True)).code == ResponseCode.SUCCESS
+
+    run(tmp_path, scenario, QUICK_CHECKS)
+
+
+def test_an_undecided_message_is_asked_about_also_after_a_restart(tmp_path: Path) -> None:
+    halves: list[SendReply] = []
+
+    async def leave_open(client: RawClient) -> None:
+        halves.append(await send_half(client, b"open"))
+        decided = await send_half(client, b"decided")
+        await client.end(decided, COMMIT)
+
+    async def ask(client: RawClient) -> None:
+        await client.heartbeat("p1", producers=("producers",))
+        for _ in range(2):
+            async with asyncio.timeout(5):
+                _, question = await client.asked.get()
+            check = decode_fields(question.fields, CheckTransactionRequest)
+            assert (check.half_queue_offset, check.transaction_id) == (0, b"open".hex().upper())
+            message = decode_record(question.body)
+            assert (message.topic, message.queue_id, message.body) == ("orders", 2, b"open")
+            assert message.offset_id == halves[0].offset_id
+        assert (await client.end(halves[0], COMMIT, from_check=True)).code == 0
+        decided, opened = await client.await_messages("orders", 2, queue_id=2)
+        assert (decided.body, opened.body) == (b"decided", b"open")
+        while not client.asked.empty():
+            client.asked.get_nowait()
+        await asyncio.sleep(0.7)
+        assert client.asked.empty()
+
+    run(tmp_path, leave_open, QUICK_CHECKS)
+    run(tmp_path, ask, QUICK_CHECKS)
+
+
+def test_a_message_nobody_decides_is_given_up_and_can_be_resumed(tmp_path: Path) -> None:
+    settings = replace(
+        QUICK_CHECKS, transaction_timeout_ms=0, transaction_check_interval_ms=50, transaction_check_max=2
+    )
+
+    async def scenario(client: RawClient) -> None:
+        half = await send_half(client, b"orphan")
+        [given_up] = await client.await_messages("TRANS_CHECK_MAX_TIME_TOPIC")
+        assert given_up.body == b"orphan"
+        assert (await client.end(half, COMMIT)).code == ResponseCode.SYSTEM_ERROR
+        await client.heartbeat("p1", producers=("producers",))
+        await client.ask(ResumeCheckRequest(msg_id=given_up.offset_id))
+        async with asyncio.timeout(5):
+            _, question = await client.asked.get()
+        check = decode_fields(question.fields, CheckTransactionRequest)
+        assert check.half_queue_offset == 1
+
+    run(tmp_path, scenario, settings)
+
+
+# ── Requests and replies ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_reply_reaches_the_client_that_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with run_cluster(data=tmp_path, settings=SETTINGS) as cluster, RawClients() as clients:
+            [address] = cluster.brokers.values()
+            asking, answering = clients.connect(address), clients.connect(address)
+            await asking.heartbeat("asker", producers=("askers",))
+            answer = asyncio.create_task(reply(answering, "asker"))  # noqa: TID251 - awaited below
+            async with asyncio.timeout(5):
+                connection, push = await asking.asked.get()
+            assert push.body == b"pong"
+            header = decode_fields(push.fields, PushReplyRequest)
+            properties = decode_properties(header.properties)
+            assert (properties["CORRELATION_ID"], properties["REPLY_TO_CLIENT"]) == ("c-1", "asker")
+            assert int(properties["PUSH_REPLY_TIME"]) > 0
+            connection.reply(push.reply(0))
+            assert (await answer).code == ResponseCode.SUCCESS
+            [stored] = await answering.await_messages("DefaultCluster_REPLY_TOPIC")
+            assert stored.body == b"pong"
+            lost = await reply(answering, "nobody")
+            assert lost.code == ResponseCode.SYSTEM_ERROR
+
+    asyncio.run(main())
+
+
+async def reply(client: RawClient, client_id: str) -> Command:
+    command = SendRequest(
+        producer_group="answerers",
+        topic="DefaultCluster_REPLY_TOPIC",
+        queue_id=0,
+        born_at_ms=1,
+        properties=encode_properties(
+            {"CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": client_id, "TTL": "3000", "MSG_TYPE": "reply"}
+        ),
+    ).command(body=b"pong")
+    command.code = RequestCode.SEND_REPLY_MESSAGE_V2
+    return await client.call(command)

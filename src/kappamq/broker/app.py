@@ -20,9 +20,11 @@ from kappamq.broker.handlers.lookup import LookupHandlers
 from kappamq.broker.handlers.offsets import OffsetHandlers
 from kappamq.broker.handlers.progress import ProgressHandlers
 from kappamq.broker.handlers.pull import PullHandlers, PullRules
+from kappamq.broker.handlers.reply import ReplyHandlers
 from kappamq.broker.handlers.send import SendHandlers, SendRules
 from kappamq.broker.handlers.send_back import SendBackHandlers, SendBackRules
 from kappamq.broker.handlers.topic_admin import TopicAdminHandlers
+from kappamq.broker.handlers.transactions import TransactionHandlers, ask_producer
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.members import ConsumerGroup, Members
 from kappamq.broker.placing import PlacingRules
@@ -32,6 +34,7 @@ from kappamq.broker.runtime_settings import RuntimeSettings
 from kappamq.broker.settings import BrokerSettings, parse_delay_levels
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import BuiltInTopics, Topics
+from kappamq.broker.transactions import TransactionRules, Transactions
 from kappamq.broker.upkeep import checkpoint_forever, retain_forever, save_offsets_forever, tick_forever
 from kappamq.clock import Clock, SystemClock
 from kappamq.errors import ConfigError, KappaError
@@ -159,6 +162,7 @@ class Broker:
             waiting = [arrival for arrival in arrivals if arrival.topic in WAITING_TOPICS]
             if waiting:
                 delays.arrived(waiting)
+                transactions.arrived(waiting)
 
         appender = Appender(
             store,
@@ -186,6 +190,23 @@ class Broker:
         )
         delays.load(delivered.get(SCHEDULE_TOPIC, []))
         progress = Progress(store, config=config, gate=gate, parts=[delays])
+        transaction_rules = TransactionRules(
+            timeout_ms=settings.transaction_timeout_ms,
+            check_interval_ms=settings.transaction_check_interval_ms,
+            check_max=settings.transaction_check_max,
+            store_host=pack_host(settings.address_host, settings.listen_port),
+            placing=placing,
+        )
+        transactions = Transactions(
+            store,
+            appender=appender,
+            offsets=offsets,
+            clock=clock,
+            rules=transaction_rules,
+            ask=lambda half, message: ask_producer(members, half, message, broker=settings.name),
+            topics=topics,
+        )
+        await asyncio.to_thread(transactions.load, delivered.get(HALF_TOPIC, []))
 
         def lost(connection: Connection) -> None:
             pulls.parked.drop(connection)
@@ -210,6 +231,8 @@ class Broker:
                 port = await self._listen(server)
                 self.address = f"{settings.address_host}:{port}"
                 store_host = pack_host(settings.address_host, port)
+                transaction_rules = replace(transaction_rules, store_host=store_host)
+                transactions.use(transaction_rules)
                 send_rules = SendRules(
                     store_host=store_host,
                     broker=settings.name,
@@ -230,6 +253,7 @@ class Broker:
                     statistics=statistics,
                     rules=send_rules,
                     clock=clock,
+                    check_transactions=transactions.check_room,
                 )
                 send_backs = SendBackHandlers(
                     topics=topics,
@@ -248,6 +272,14 @@ class Broker:
                     pulls.use(_pull_rules(after))
                     sends.use(replace(send_rules, permission=after.permission, trace_on=after.trace_on))
                     send_backs.use(replace(send_back_rules, permission=after.permission))
+                    transactions.use(
+                        replace(
+                            transaction_rules,
+                            timeout_ms=after.transaction_timeout_ms,
+                            check_interval_ms=after.transaction_check_interval_ms,
+                            check_max=after.transaction_check_max,
+                        )
+                    )
                     clients.sql_filter = after.sql_filter
                     groups.auto_create = after.auto_create_groups
                     store.settings = replace(store.settings, retention_hours=after.store.retention_hours)
@@ -265,6 +297,21 @@ class Broker:
                     ).table(),
                     clients.table(),
                     LookupHandlers(store=store).table(),
+                    TransactionHandlers(
+                        transactions=transactions,
+                        store=store,
+                        appender=appender,
+                        clock=clock,
+                    ).table(),
+                    ReplyHandlers(
+                        topics=topics,
+                        members=members,
+                        appender=appender,
+                        statistics=statistics,
+                        store_host=store_host,
+                        permission=settings.permission,
+                        clock=clock,
+                    ).table(),
                     send_backs.table(),
                     TopicAdminHandlers(
                         broker=settings.name,
@@ -312,6 +359,8 @@ class Broker:
                     ).table(),
                 )
                 appender.start()
+                await transactions.repair()
+                await progress.save()
                 services = [
                     tasks.create_task(service, name=name)
                     for name, service in (
@@ -344,6 +393,7 @@ class Broker:
                     tasks.create_task(service, name=name)
                     for name, service in (
                         ("delays", delays.run_forever()),
+                        ("transactions", transactions.run_forever()),
                         ("progress", progress.save_forever()),
                     )
                 ]
@@ -360,6 +410,7 @@ class Broker:
                         service.cancel()
                 await appender.stop()
                 await progress.save()
+                transactions.note_progress()
             for service in services:
                 service.cancel()
         await topics_file.save_if_changed()

@@ -1,7 +1,7 @@
 """Storing messages: single sends and batches, with short or long header names."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,7 +80,10 @@ class SendHandlers:
         statistics: Statistics,
         rules: SendRules,
         clock: Clock,
+        check_transactions: Callable[[], None],
     ) -> None:
+        """`check_transactions` raises when no further half message can be taken."""
+        self._check_transactions = check_transactions
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -229,6 +232,7 @@ class SendHandlers:
         if Name.TRANSACTION in text and is_half(text, send.retry_count):
             if self._rules.reject_transactions:
                 raise NotPermitted("this broker takes no transactional messages: send to another one")
+            self._check_transactions()
             return as_half(record, text)
         return place(record, text, rules=self._rules.placing, now_ms=self._clock.now_ms())
 
