@@ -10,6 +10,8 @@ from types import TracebackType
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
+import msgspec
+
 from kappamq.client.aio.calling import Raised, call_user
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.request_reply import PendingReplies, reply_message, reply_properties, request_properties
@@ -52,7 +54,7 @@ from kappamq.model.properties import Name
 from kappamq.model.route import TopicRoute
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
-from kappamq.wire.headers import MaxOffsetRequest, SendRequest
+from kappamq.wire.headers import MaxOffsetRequest, SendRequest, encode_fields
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,9 @@ QueueSelector: TypeAlias = Callable[[Sequence[Queue], Message, Any], Queue]
 
 COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
 """Bodies from this size on are compressed in a thread, since the event loop would stand still for a millisecond."""
+
+_WIRE: Final = {member.name: member.encode_name for member in msgspec.structs.fields(SendRequest)}
+"""Names of the send request's fields on the wire."""
 
 _NO_PROPERTIES: Final[dict[str, str]] = {}
 
@@ -117,6 +122,7 @@ class Producer:
         self._stack = AsyncExitStack()
         self._is_open = False
         self._publishers: dict[str, _Publisher] = {}
+        self._templates: dict[str, dict[str, str]] = {}
         self._inflight = 0
         self._waiting_for_room: list[tuple[int, asyncio.Future[None]]] = []
         self._faults = LatencyFaults() if self._settings.latency_faults else None
@@ -456,25 +462,35 @@ class Producer:
         return receipt_of(reply, prepared, queue, address)
 
     def _command(self, prepared: Prepared, queue: Queue) -> Command:
-        command = SendRequest(
-            producer_group=self._group,
-            topic=prepared.topic,
-            default_topic_queues=self._settings.new_topic_queues,
-            queue_id=queue.queue_id,
-            flags=prepared.flags,
-            born_at_ms=self.cluster.clock.now_ms(),
-            flag=prepared.flag,
-            properties=prepared.properties,
-            retry_count=prepared.retry_count,
-            retry_count_max=prepared.retry_count_max,
-            batch=prepared.is_batch,
-            broker=queue.broker,
-        ).command(body=prepared.body)
+        """The request. What is the same for all messages of a topic is encoded once: it is most of the header."""
+        template = self._templates.get(prepared.topic)
+        if template is None:
+            template = self._templates[prepared.topic] = encode_fields(
+                SendRequest(
+                    producer_group=self._group,
+                    topic=prepared.topic,
+                    default_topic_queues=self._settings.new_topic_queues,
+                    queue_id=0,
+                    born_at_ms=0,
+                )
+            )
+        fields = template.copy()
+        fields[_WIRE["queue_id"]] = str(queue.queue_id)
+        fields[_WIRE["broker"]] = queue.broker
+        fields[_WIRE["flags"]] = str(prepared.flags)
+        fields[_WIRE["born_at_ms"]] = str(self.cluster.clock.now_ms())
+        fields[_WIRE["flag"]] = str(prepared.flag)
+        fields[_WIRE["properties"]] = prepared.properties
+        code = SendRequest.code
         if prepared.is_batch:
-            command.code = RequestCode.SEND_BATCH_MESSAGE
+            fields[_WIRE["batch"]] = "true"
+            code = RequestCode.SEND_BATCH_MESSAGE
         elif prepared.is_reply:
-            command.code = RequestCode.SEND_REPLY_MESSAGE_V2
-        return command
+            code = RequestCode.SEND_REPLY_MESSAGE_V2
+        elif prepared.retry_count_max is not None:
+            fields[_WIRE["retry_count"]] = str(prepared.retry_count)
+            fields[_WIRE["retry_count_max"]] = str(prepared.retry_count_max)
+        return Command(code=code, fields=fields, body=prepared.body)
 
     # ── Background sends ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from kappamq.client.compression import Compression, compress
@@ -12,6 +13,8 @@ from kappamq.model.properties import PROPERTIES_BYTES_MAX, RESERVED, Name, encod
 from kappamq.wire.batch import BatchItem, encode_batch
 
 DELAY_LEVEL_MAX: Final = 18
+TOPICS_CACHED: Final = 1024
+"""Names of topics that were checked and found good."""
 
 _SETTABLE: Final = frozenset(
     {
@@ -27,8 +30,6 @@ _SETTABLE: Final = frozenset(
     }
 )
 """Reserved names that a user may set because they ask for something."""
-
-_FORBIDDEN = ("\x01", "\x02")
 
 
 @dataclass(slots=True)
@@ -49,9 +50,7 @@ class Prepared:
 
 def check_message(message: Message, *, body_bytes_max: int) -> None:
     """Raise `InvalidMessage` or `InvalidName` for what no broker would take."""
-    check_topic(message.topic)
-    if message.topic in WRITE_PROTECTED_TOPICS:
-        raise InvalidMessage(f"topic {message.topic!r} is written by brokers only: choose another topic")
+    _check_destination(message.topic)
     if not message.body:
         raise InvalidMessage("the body is empty: send at least one byte")
     if len(message.body) > body_bytes_max:
@@ -60,9 +59,16 @@ def check_message(message: Message, *, body_bytes_max: int) -> None:
         )
     for name, value in message.properties.items():
         _check_property(name, value)
-    for what, value in (("tags", message.tags or ""), ("keys", message.keys_text)):
-        if any(mark in value for mark in _FORBIDDEN):
-            raise InvalidMessage(f"{what} {value!r} contain a separator (0x01 or 0x02): remove it")
+    for what, text in (("tags", message.tags), ("keys", message.keys_text)):
+        if text and ("\x01" in text or "\x02" in text):
+            raise InvalidMessage(f"{what} {text!r} contain a separator (0x01 or 0x02): remove it")
+
+
+@lru_cache(maxsize=TOPICS_CACHED)
+def _check_destination(topic: str) -> None:
+    check_topic(topic)
+    if topic in WRITE_PROTECTED_TOPICS:
+        raise InvalidMessage(f"topic {topic!r} is written by brokers only: choose another topic")
 
 
 def _check_property(name: str, value: str) -> None:
