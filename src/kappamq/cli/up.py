@@ -48,8 +48,9 @@ def up(
 
     start_logging(log_level)
     settings = nameserver_settings(
-        config=None, listen=f"127.0.0.1:{port}", kv=data / "nameserver" / "kvConfig.json", insecure=False
+        config=None, listen=f"127.0.0.1:{port}", kv=data.absolute() / "nameserver" / "kvConfig.json", insecure=False
     )
+    data = data.absolute()
     first_port = broker_port if broker_port is not None else (BROKER_PORT if port else 0)
     plans = [
         _Plan(
