@@ -1,0 +1,80 @@
+"""Counters and their windows."""
+
+from kappamq.broker.statistics import Statistics
+from kappamq.clock import ManualClock
+
+DAY_MS = 86_400_000
+
+
+def statistics(clock: ManualClock) -> Statistics:
+    return Statistics(clock=clock, cluster="c", is_system_topic=lambda topic: topic.startswith("sys"))
+
+
+def test_a_young_counter_shows_what_it_has_counted() -> None:
+    clock = ManualClock()
+    figures = statistics(clock)
+    figures.stored("t", 10, 1000)
+    assert figures.tps("TOPIC_PUT_NUMS", "t") == 0.0
+    clock.advance(ms=10_000)
+    figures.sample()
+    assert figures.tps("TOPIC_PUT_NUMS", "t") == 1.0
+    assert figures.tps("TOPIC_PUT_NUMS", "unknown") == 0.0
+
+
+def test_the_minute_forgets_what_is_older_than_a_minute() -> None:
+    clock = ManualClock()
+    figures = statistics(clock)
+    figures.stored("t", 600, 1000)
+    for _ in range(8):
+        clock.advance(ms=10_000)
+        figures.sample()
+    windows = figures.windows("TOPIC_PUT_NUMS", "t")
+    assert windows is not None
+    minute, hour, _ = windows
+    assert (minute.sum, minute.tps) == (0, 0.0)
+    assert hour.sum == 600
+
+
+def test_rates_are_of_the_last_seconds() -> None:
+    clock = ManualClock()
+    figures = statistics(clock)
+    figures.sample_second()
+    for _ in range(20):
+        clock.advance(ms=1000)
+        figures.stored("t", 5, 10)
+        figures.get_miss += 1
+        figures.sample_second()
+    rates = figures.rates()
+    assert rates.stored == [5.0, 5.0, 5.0]
+    assert rates.missed == [1.0, 1.0, 1.0]
+    assert rates.found == [0.0, 0.0, 0.0]
+
+
+def test_counts_of_a_day_roll_at_midnight_and_leave_system_topics_out() -> None:
+    clock = ManualClock()
+    figures = statistics(clock)
+    figures.stored("t", 3, 10)
+    figures.stored("sys", 100, 10)
+    figures.fetched("t", "g", 2, 10)
+    figures.sample()
+    stored, fetched = figures.day_counts()
+    assert (stored.now, stored.today_morning, fetched.now) == (3, 0, 2)
+    clock.advance(ms=DAY_MS)
+    figures.sample()
+    figures.stored("t", 4, 10)
+    stored, _ = figures.day_counts()
+    assert (stored.now, stored.today_morning, stored.yesterday_morning) == (7, 3, 0)
+    clock.advance(ms=DAY_MS)
+    figures.sample()
+    stored, _ = figures.day_counts()
+    assert (stored.now, stored.today_morning, stored.yesterday_morning) == (7, 7, 3)
+
+
+def test_totals_stay_when_a_topic_goes() -> None:
+    figures = statistics(ManualClock())
+    figures.stored("t", 3, 10)
+    figures.fetched("t", "g", 2, 10)
+    figures.forget("t")
+    stored, fetched = figures.day_counts()
+    assert (stored.now, fetched.now) == (3, 2)
+    assert figures.windows("TOPIC_PUT_NUMS", "t") is None
