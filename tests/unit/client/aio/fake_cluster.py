@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable
 from types import TracebackType
+from typing import ClassVar
 
 from kappamq.model.ids import offset_id, pack_host
 from kappamq.model.properties import Name, decode_properties, property_of
@@ -238,7 +239,7 @@ class FakeBroker:
                 del self.locks[group, queue.topic, queue.queue_id]
         connection.reply(request.reply())
 
-    _HANDLERS: dict[int, Callable[[FakeBroker, Connection, Command], None]] = {
+    _HANDLERS: ClassVar[dict[int, Callable[[FakeBroker, Connection, Command], None]]] = {
         RequestCode.SEND_MESSAGE_V2: _send,
         RequestCode.SEND_BATCH_MESSAGE: _send,
         RequestCode.PULL_MESSAGE: _pull,
