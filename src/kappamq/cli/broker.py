@@ -84,13 +84,13 @@ def broker_overrides(
 
 def broker_settings(overrides: Mapping[str, object], *, config: Path | None) -> "BrokerSettings":
     """Settings of a broker from a file of either kind, the environment and flags."""
+    from kappamq.broker.rocketmq_keys import settings_from_conf
     from kappamq.broker.settings import BrokerSettings
-    from kappamq.cli.rocketmq_conf import BROKER_KEYS
-    from kappamq.settings import load, load_properties
+    from kappamq.settings import load
 
     if config is None or config.suffix not in ROCKETMQ_SUFFIXES:
         return load(BrokerSettings, section=SECTION, file=config, environment=os.environ, overrides=overrides)
-    values, ignored = load_properties(config, BROKER_KEYS)
+    values, ignored = settings_from_conf(config)
     if ignored:
         log.warning("settings without a meaning here are ignored file=%s keys=%s", config, ",".join(sorted(ignored)))
     return load(BrokerSettings, section=SECTION, values=values, environment=os.environ, overrides=overrides)
