@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from kappamq.model.message import StoredMessage
@@ -59,7 +60,15 @@ class RawClient:
         await self.ask(HeartbeatRequest(), body=encode_heartbeat(heartbeat))
 
     async def send(
-        self, topic: str, body: bytes, *, queue_id: int = 0, group: str = "producers", flags: int = 0, **properties: str
+        self,
+        topic: str,
+        body: bytes,
+        more: Mapping[str, str] | None = None,
+        *,
+        queue_id: int = 0,
+        group: str = "producers",
+        flags: int = 0,
+        **properties: str,
     ) -> SendReply:
         request = SendRequest(
             producer_group=group,
@@ -67,7 +76,7 @@ class RawClient:
             queue_id=queue_id,
             flags=flags,
             born_at_ms=time.time_ns() // 1_000_000,
-            properties=encode_properties(properties),
+            properties=encode_properties({**properties, **(more or {})}),
         )
         return decode_fields((await self.ask(request, body=body)).fields, SendReply)
 

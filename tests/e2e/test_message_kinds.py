@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.e2e.raw_client import RawClient, RawClients
 
 from kappamq.broker.settings import BrokerSettings
+from kappamq.errors import Refused
 from kappamq.model.properties import decode_properties, encode_properties
 from kappamq.model.record import decode_record
 from kappamq.testing.cluster import SMALL_STORE, run_cluster
@@ -20,6 +22,7 @@ from kappamq.wire.command import Command
 from kappamq.wire.headers import (
     CheckTransactionRequest,
     PushReplyRequest,
+    RecallRequest,
     ResumeCheckRequest,
     SendReply,
     SendRequest,
@@ -294,3 +297,61 @@ async def reply(client: RawClient, client_id: str) -> Command:
     ).command(body=b"pong")
     command.code = RequestCode.SEND_REPLY_MESSAGE_V2
     return await client.call(command)
+
+
+# ── Any instant ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_timed_messages_come_at_their_second_and_survive_a_restart(tmp_path: Path) -> None:
+    wanted: dict[bytes, int] = {}
+
+    async def send(client: RawClient) -> None:
+        now_ms = int(time.time() * 1000)
+        await client.send("orders", b"ms", TIMER_DELAY_MS="1500")
+        await client.send("orders", b"sec", TIMER_DELAY_SEC="2")
+        later = await client.send("orders", b"instant", TIMER_DELIVER_MS=str(now_ms + 3000))
+        await client.send("orders", b"past", TIMER_DELIVER_MS=str(now_ms - 5))
+        assert later.recall_handle is not None
+        wanted.update({b"past": now_ms, b"ms": now_ms + 1500, b"sec": now_ms + 2000, b"instant": now_ms + 3000})
+
+    async def receive(client: RawClient) -> None:
+        found = await client.await_messages("orders", 4)
+        assert found[0].body == b"past"
+        for each in found:
+            assert each.stored_at_ms >= wanted[each.body]
+            assert each.stored_at_ms < wanted[each.body] + 2500
+            assert (each.body == b"past") == ("TIMER_OUT_MS" not in each.properties)
+        assert found[1].properties["REAL_TOPIC"] == "orders"
+
+    run(tmp_path, send)
+    run(tmp_path, receive)
+    run(tmp_path, receive)
+
+
+def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
+    async def scenario(client: RawClient) -> None:
+        gone = await client.send("orders", b"gone", UNIQ_KEY="A" * 32, TIMER_DELAY_SEC="2")
+        await client.send("orders", b"kept", UNIQ_KEY="B" * 32, TIMER_DELAY_SEC="2")
+        assert gone.recall_handle is not None
+        reply = await client.call(
+            RecallRequest(producer_group="producers", topic="orders", recall_handle=gone.recall_handle)
+        )
+        assert (reply.code, reply.fields["msgId"]) == (0, "A" * 32)
+        [kept] = await client.await_messages("orders", 1)
+        assert kept.body == b"kept"
+        assert await client.pull("orders", 0, 1, wait_ms=1500) == []
+        for topic, handle in (("orders", "nonsense"), ("orders", gone.recall_handle), ("other", gone.recall_handle)):
+            late = await client.call(RecallRequest(producer_group="producers", topic=topic, recall_handle=handle))
+            assert late.code in (ResponseCode.ILLEGAL_OPERATION, ResponseCode.TOPIC_NOT_EXIST)
+
+    run(tmp_path, scenario)
+
+
+def test_delays_out_of_range_are_refused(tmp_path: Path) -> None:
+    async def scenario(client: RawClient) -> None:
+        for name, value in (("TIMER_DELAY_SEC", "101"), ("TIMER_DELAY_MS", "soon"), ("DELAY", "abc")):
+            with pytest.raises(Refused) as refused:
+                await client.send("orders", b"x", {name: value})
+            assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
+
+    run(tmp_path, scenario, replace(SETTINGS, timer_max_delay_seconds=100))

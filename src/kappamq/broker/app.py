@@ -20,6 +20,7 @@ from kappamq.broker.handlers.lookup import LookupHandlers
 from kappamq.broker.handlers.offsets import OffsetHandlers
 from kappamq.broker.handlers.progress import ProgressHandlers
 from kappamq.broker.handlers.pull import PullHandlers, PullRules
+from kappamq.broker.handlers.recall import RecallHandlers, RecallRules
 from kappamq.broker.handlers.reply import ReplyHandlers
 from kappamq.broker.handlers.send import SendHandlers, SendRules
 from kappamq.broker.handlers.send_back import SendBackHandlers, SendBackRules
@@ -33,6 +34,7 @@ from kappamq.broker.router import Router
 from kappamq.broker.runtime_settings import RuntimeSettings
 from kappamq.broker.settings import BrokerSettings, parse_delay_levels
 from kappamq.broker.statistics import Statistics
+from kappamq.broker.timers import Timers
 from kappamq.broker.topics import BuiltInTopics, Topics
 from kappamq.broker.transactions import TransactionRules, Transactions
 from kappamq.broker.upkeep import checkpoint_forever, retain_forever, save_offsets_forever, tick_forever
@@ -163,6 +165,7 @@ class Broker:
             if waiting:
                 delays.arrived(waiting)
                 transactions.arrived(waiting)
+                timers.arrived(waiting)
 
         appender = Appender(
             store,
@@ -189,7 +192,17 @@ class Broker:
             file=config / "delayOffset.json",
         )
         delays.load(delivered.get(SCHEDULE_TOPIC, []))
-        progress = Progress(store, config=config, gate=gate, parts=[delays])
+        timers = await asyncio.to_thread(
+            Timers,
+            store,
+            store_records=appender.store,
+            clock=clock,
+            gate=gate,
+            root=settings.data,
+            retention_hours=settings.store.retention_hours,
+        )
+        await asyncio.to_thread(timers.load, delivered.get(TIMER_TOPIC, []))
+        progress = Progress(store, config=config, gate=gate, parts=[delays, timers])
         transaction_rules = TransactionRules(
             timeout_ms=settings.transaction_timeout_ms,
             check_interval_ms=settings.transaction_check_interval_ms,
@@ -313,6 +326,17 @@ class Broker:
                         clock=clock,
                     ).table(),
                     send_backs.table(),
+                    RecallHandlers(
+                        topics=topics,
+                        appender=appender,
+                        rules=RecallRules(
+                            enabled=settings.recall_enabled,
+                            broker=settings.name,
+                            store_host=store_host,
+                            placing=placing,
+                        ),
+                        clock=clock,
+                    ).table(),
                     TopicAdminHandlers(
                         broker=settings.name,
                         topics=topics,
@@ -393,6 +417,7 @@ class Broker:
                     tasks.create_task(service, name=name)
                     for name, service in (
                         ("delays", delays.run_forever()),
+                        ("timers", timers.run_forever()),
                         ("transactions", transactions.run_forever()),
                         ("progress", progress.save_forever()),
                     )
@@ -410,6 +435,7 @@ class Broker:
                         service.cancel()
                 await appender.stop()
                 await progress.save()
+                timers.close()
                 transactions.note_progress()
             for service in services:
                 service.cancel()

@@ -1,0 +1,449 @@
+"""Messages for any instant: they wait in the timer topic, and the wheel knows which are due with which tick.
+
+    timer topic ─▶ enqueue: a unit in the timer log, chained to its slot of the wheel
+    tick ─▶ dequeue: the units of the slot, oldest first ─▶ message to its topic, or back to the timer topic (roll)
+
+A slot is dealt with when its second is over, so a message comes at its instant rounded up to a second, never before.
+What is further away than the roll window is stored again when the window is over: so it also outlives the retention of
+the log. Only positions of one slot are ever in memory, eight bytes for each message.
+
+Time is the wall clock: an instant is an instant, and a delay is turned into one when the message is sent. When the
+clock is set back, slots that are ahead by the new time wait for it; when it is set forward, all that is due comes.
+
+Nothing here holds the only copy of anything. Progress is saved every few seconds (`deliveries`), units behind the last
+save are found in the timer log, and messages behind its end in the timer topic; what was delivered meanwhile is known
+from the log. If wheel or timer log are missing, they are made again from the timer topic.
+"""
+
+import asyncio
+import logging
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from kappamq.broker.delays import StoreRecords, Waiting
+from kappamq.broker.deliveries import Snapshot
+from kappamq.broker.placing import TIMER_PRECISION_MS, copy_of, delivery_of
+from kappamq.broker.recalls import delete_key
+from kappamq.broker.timer_files import DELETE, ROLL, SLOTS, Slot, TimerCheck, TimerLog, TimerWheel, Unit
+from kappamq.clock import Clock
+from kappamq.errors import InvalidMessage, KappaError, StorageError
+from kappamq.kernel import java_hash
+from kappamq.model.message import StoredMessage
+from kappamq.model.names import TIMER_TOPIC
+from kappamq.model.properties import PROPERTIES_BYTES_MAX, Name, encode_properties
+from kappamq.model.record import NewRecord, decode_record
+from kappamq.store.dispatch import Arrival
+from kappamq.store.files import FileSystem, RealFileSystem, storage_error
+from kappamq.store.reading import QueueEntry
+
+log = logging.getLogger(__name__)
+
+ROLL_WINDOW_MS: Final = 2 * 86_400_000
+"""What is further ahead than this is stored again in between (RocketMQ: timerRollWindowSlot)."""
+BATCH_MAX: Final = 1024
+BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+RETRY_SECONDS: Final = 0.2
+LOG_KEPT_MS: Final = SLOTS * TIMER_PRECISION_MS
+"""How long units are kept: no slot is further ahead of its writing than the wheel is long."""
+
+_AT_ONCE_MS: Final = 2**63 - 1
+"""RocketMQ: the enqueue time of a message that was due before it came into the wheel."""
+_SPARE_SLOTS: Final = 60
+_SPARE_PROPERTY_BYTES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Units to be written and records to be stored at once, for some entries of the timer topic."""
+
+    units: list[tuple[int, Unit]]
+    at_once: list[NewRecord]
+    next_offset: int
+
+
+@dataclass(slots=True)
+class _SlotWork:
+    """A slot that is being dealt with: how far it is, and where the log ended when it was begun."""
+
+    tick_ms: int
+    positions: "array[int]"
+    deletes: frozenset[str]
+    began: int
+    done: int = 0
+
+
+class Timers:
+    """Delivers timed messages. Owned by the event loop; files are touched in threads while the gate is held."""
+
+    def __init__(
+        self,
+        store: Waiting,
+        *,
+        store_records: StoreRecords,
+        clock: Clock,
+        gate: asyncio.Lock,
+        root: Path,
+        retention_hours: float,
+        files: FileSystem | None = None,
+    ) -> None:
+        """`root` is the store directory; `retention_hours` bounds how long a record may wait in the log."""
+        self._store = store
+        self._store_records = store_records
+        self._clock = clock
+        self._gate = gate
+        self._files = files or RealFileSystem()
+        self._check_path = root / "config" / "timercheck"
+        self._wheel = TimerWheel(self._files, root / "timerwheel")
+        self._log = TimerLog(self._files, root / "timerlog")
+        half_kept_ms = int(retention_hours * 3_600_000 / 2) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+        self._window_ms = max(2 * TIMER_PRECISION_MS, min(ROLL_WINDOW_MS, half_kept_ms))
+        self._read_ms = self._now_tick()
+        self._queue_offset = 0
+        self._counter = 0
+        self._delivered: set[int] = set()
+        """Log offsets of records whose copies are stored already."""
+        self._work: _SlotWork | None = None
+        self._wake = asyncio.Event()
+
+    # ── Start and end ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, delivered: Iterable[StoredMessage] = ()) -> None:
+        """Go on where the last run ended. Run it in a thread.
+
+        `delivered` are timer records whose copies were stored after progress was saved for the last time.
+        """
+        self._delivered = {message.log_offset for message in delivered}
+        check = TimerCheck.load(self._files, self._check_path)
+        self._queue_offset = self._store.min_offset(TIMER_TOPIC, 0)
+        if check is None:
+            self._reset_files()
+            return
+        self._read_ms, self._counter = check.read_ms, check.counter
+        if check.log_end and (self._wheel.is_new or not self._log.reaches(check.log_end)):
+            self._rebuild()
+            return
+        last: Unit | None = None
+        for position, unit in self._log.recover(check.log_end):
+            last = unit
+            if unit.tick_ms >= self._read_ms:
+                self._link(position, unit)
+        self._queue_offset = max(self._queue_offset, check.queue_offset)
+        if last is not None:
+            try:
+                message = decode_record(self._store.read(last.log_offset, last.size))
+                self._queue_offset = max(self._queue_offset, message.queue_offset + 1)
+            except StorageError:
+                pass  # Its record has expired, and with it all before it in the queue.
+
+    def _link(self, position: int, unit: Unit) -> None:
+        slot = self._wheel.slot(unit.tick_ms)
+        if slot is None:
+            self._wheel.put(unit.tick_ms, Slot(position, position, 1))
+        elif slot.last < position:
+            self._wheel.put(unit.tick_ms, Slot(slot.first, position, slot.units + 1))
+
+    def _rebuild(self) -> None:
+        """Make wheel and timer log again from the timer topic: all that is not due before the last save."""
+        log.warning("timer files are incomplete: they are made again from the timer topic")
+        self._reset_files()
+        rolled: set[int] = set()
+        start, end = self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
+        for entry in self._all_entries(start, end):
+            message = self._read(entry)
+            if message is not None and message.prepared_offset > 0:
+                rolled.add(message.prepared_offset)
+        due = set()
+        for entry in self._all_entries(start, end):
+            message = self._read(entry)
+            if message is not None and _tick_of(message) < self._read_ms:
+                due.add(message.log_offset)
+        self._delivered |= rolled | due
+        self._queue_offset = start
+
+    def _reset_files(self) -> None:
+        self._log.truncate()
+        self._wheel.reset()
+
+    def _all_entries(self, start: int, end: int) -> Iterable[QueueEntry]:
+        while start < end:
+            entries = self._store.entries(TIMER_TOPIC, 0, start, BATCH_MAX)
+            if not entries:
+                return
+            yield from entries
+            start = entries[-1].queue_offset + 1
+
+    def snapshot(self) -> Snapshot:
+        """Progress to be saved."""
+        self._counter += 1
+        check = self.check()
+
+        def write() -> None:
+            self._log.sync()
+            self._wheel.sync()
+            check.save(self._files, self._check_path)
+
+        return Snapshot(write, self._store.written if self._work is None else self._work.began)
+
+    def check(self) -> TimerCheck:
+        """Progress now, as slaves ask for it."""
+        return TimerCheck(self._read_ms, self._log.end, self._queue_offset, self._clock.now_ms(), self._counter)
+
+    def close(self) -> None:
+        self._wheel.close()
+        self._log.close()
+
+    # ── Running ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+        """Messages began to wait: they want to get into the wheel before their tick."""
+        if any(arrival.topic == TIMER_TOPIC for arrival in arrivals):
+            self._wake.set()
+
+    async def run_forever(self) -> None:
+        """Enqueue what arrives and deliver with every tick; until cancelled."""
+        while True:
+            self._wake.clear()
+            try:
+                await self.run_once()
+                pause = (TIMER_PRECISION_MS - self._clock.now_ms() % TIMER_PRECISION_MS) / 1000 + 0.001
+            except (KappaError, OSError) as fault:
+                log.warning("timed messages could not be handled: will try again fault=%s", fault)
+                pause = RETRY_SECONDS
+            try:
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def run_once(self) -> None:
+        """Do all that can be done now."""
+        if self._read_ms > self._now_tick():
+            # The clock was set back. Slots from its new time on may get units again; those dealt with are empty.
+            self._read_ms = self._now_tick()
+        while await self._enqueue() or await self._dequeue():
+            pass
+
+    def _now_tick(self) -> int:
+        return self._clock.now_ms() // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+
+    # ── Into the wheel ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _enqueue(self) -> bool:
+        """Bring the next messages of the timer topic into the wheel; whether there were any."""
+        if self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0):
+            return False
+        async with self._gate:
+            placed = await asyncio.to_thread(self._place_next)
+            if placed.at_once:
+                await _store_all(self._store_records, placed.at_once)
+            try:
+                await asyncio.to_thread(self._write_units, placed.units)
+            except StorageError:
+                self._delivered.update(record.prepared_offset for record in placed.at_once)
+                raise
+            # No await from here: progress moves with the units.
+            is_new = placed.next_offset > self._queue_offset
+            self._queue_offset = placed.next_offset
+        return is_new
+
+    def _place_next(self) -> _Placed:
+        """Decide for the next entries what becomes of them. Changes nothing."""
+        now_tick = self._now_tick()
+        # A slot one turn of the wheel ahead of one that is not yet dealt with must wait.
+        horizon_ms = self._read_ms + (SLOTS - _SPARE_SLOTS) * TIMER_PRECISION_MS
+        units: list[tuple[int, Unit]] = []
+        at_once: list[NewRecord] = []
+        next_offset = self._queue_offset
+        for entry in self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MAX):
+            message = self._read(entry)
+            if message is not None and message.log_offset not in self._delivered:
+                tick_ms = _tick_of(message)
+                is_delete = Name.TIMER_DELETE_ID in message.properties
+                if tick_ms < now_tick:
+                    record = None if is_delete else _delivered_copy(message, _AT_ONCE_MS, self._clock.now_ms())
+                    at_once += [record] if record is not None else []
+                else:
+                    unit = self._unit(message, tick_ms, now_tick, is_delete=is_delete)
+                    if unit.tick_ms >= horizon_ms:
+                        break
+                    units.append((unit.tick_ms, unit))
+            next_offset = entry.queue_offset + 1
+        return _Placed(units, at_once, next_offset)
+
+    def _unit(self, message: StoredMessage, tick_ms: int, now_tick: int, *, is_delete: bool) -> Unit:
+        magic, slot_ms = 1 | (DELETE if is_delete else 0), tick_ms
+        excess_ms = tick_ms - now_tick - self._window_ms
+        if excess_ms >= 0:
+            magic |= ROLL
+            # RocketMQ: half the window when little is left behind it, so that the last stretch is not a short one.
+            span_ms = self._window_ms // 2 if excess_ms < self._window_ms // 3 else self._window_ms
+            slot_ms = now_tick + span_ms // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+        topic_hash = java_hash(message.properties.get(Name.REAL_TOPIC, ""))
+        return Unit(-1, magic, now_tick, slot_ms - now_tick, message.log_offset, message.size, topic_hash)
+
+    def _write_units(self, units: list[tuple[int, Unit]]) -> None:
+        """Write units, then chain them to their slots: a crash in between is mended by reading the timer log."""
+        if not units:
+            return
+        slots: dict[int, Slot] = {}
+        before: dict[int, Slot | None] = {tick_ms: self._wheel.slot(tick_ms) for tick_ms, _ in units}
+        chained: list[Unit] = []
+        for position, (tick_ms, unit) in zip(self._log.positions(len(units)), units):
+            slot = slots.get(tick_ms) or before[tick_ms]
+            chained.append(unit._replace(previous=slot.last if slot is not None else -1))
+            count = (slot.units if slot is not None else 0) + (-1 if unit.magic & DELETE else 1)
+            slots[tick_ms] = Slot(slot.first if slot is not None else position, position, count)
+        end = self._log.end
+        try:
+            self._log.append(chained)
+            for tick_ms, slot in slots.items():
+                self._wheel.put(tick_ms, slot)
+        except OSError as error:
+            # The same units will be written again at the same place: nothing may point to them until then.
+            self._log.end = end
+            for tick_ms, old in before.items():
+                if old is None:
+                    self._wheel.clear(tick_ms)
+                else:
+                    self._wheel.put(tick_ms, old)
+            raise storage_error("writing timer files failed", error) from error
+
+    # ── Out of the wheel ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _dequeue(self) -> bool:
+        """Deal with the next slot that is due; whether there was one."""
+        work = self._work
+        if work is None:
+            now_tick = self._now_tick()
+            tick_ms = await asyncio.to_thread(self._wheel.next_filled, self._read_ms, now_tick)
+            if tick_ms is None:
+                self._read_ms = max(self._read_ms, now_tick)
+                return False
+            positions, deletes = await asyncio.to_thread(self._collect, tick_ms)
+            self._read_ms = tick_ms
+            self._work = work = _SlotWork(tick_ms, positions, deletes, self._store.written)
+        while work.done < len(work.positions):
+            async with self._gate:
+                records, done = await asyncio.to_thread(self._copies, work)
+                await _store_all(self._store_records, records)
+                work.done = done
+        async with self._gate:
+            await asyncio.to_thread(self._finish, work.tick_ms)
+            self._read_ms = work.tick_ms + TIMER_PRECISION_MS
+            self._work = None
+        return True
+
+    def _collect(self, tick_ms: int) -> "tuple[array[int], frozenset[str]]":
+        """Positions of the units of a slot, oldest first, and the keys of messages that were taken back."""
+        positions = array("q")
+        deletes: set[str] = set()
+        slot = self._wheel.slot(tick_ms)
+        position = slot.last if slot is not None else -1
+        while position >= 0:
+            unit = self._log.unit(position)
+            if unit is None or unit.tick_ms != tick_ms:
+                log.error("timer chain is broken: what is before is not known here tick=%d at=%d", tick_ms, position)
+                break
+            if unit.magic & DELETE and not unit.magic & ROLL:
+                message = self._read_unit(unit)
+                if message is not None:
+                    deletes.add(message.properties.get(Name.TIMER_DELETE_ID, ""))
+            else:
+                positions.append(position)
+            position = unit.previous
+        positions.reverse()
+        return positions, frozenset(deletes)
+
+    def _copies(self, work: "_SlotWork") -> tuple[list[NewRecord], int]:
+        """Records to store for the next units of a slot, and how many units are done then."""
+        records: list[NewRecord] = []
+        size = 0
+        at, positions = work.done, work.positions
+        end = min(at + BATCH_MAX, len(positions))
+        while at < end and size < BATCH_BYTES_MAX:
+            unit = self._log.unit(positions[at])
+            at += 1
+            message = self._read_unit(unit) if unit is not None else None
+            if unit is None or message is None or message.log_offset in self._delivered:
+                continue
+            if _keys_of(message) & work.deletes:
+                continue
+            make = _rolled_copy if unit.magic & ROLL else _delivered_copy
+            record = make(message, unit.written_at_ms, self._clock.now_ms())
+            if record is None:
+                log.error("timed message dropped: it has no address log_offset=%d", message.log_offset)
+                continue
+            records.append(record)
+            size += message.size
+        return records, at
+
+    def _finish(self, tick_ms: int) -> None:
+        self._wheel.clear(tick_ms)
+        self._log.drop_before(tick_ms - LOG_KEPT_MS)
+
+    # ── Reading records ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, entry: QueueEntry) -> StoredMessage | None:
+        return self._read_at(entry.log_offset, entry.size)
+
+    def _read_unit(self, unit: Unit) -> StoredMessage | None:
+        return self._read_at(unit.log_offset, unit.size)
+
+    def _read_at(self, log_offset: int, size: int) -> StoredMessage | None:
+        try:
+            message = decode_record(self._store.read(log_offset, size))
+        except StorageError as fault:
+            log.error("timed message lost: its record is gone log_offset=%d fault=%s", log_offset, fault)
+            return None
+        return message if message.topic == TIMER_TOPIC else None
+
+
+async def _store_all(store_records: StoreRecords, records: Sequence[NewRecord]) -> None:
+    """Store records together; one that can never be stored does not hold up the others."""
+    if not records:
+        return
+    try:
+        await store_records(records)
+    except InvalidMessage:
+        for record in records:
+            try:
+                await store_records([record])
+            except InvalidMessage as fault:
+                log.error("timed message dropped: it cannot be stored topic=%s fault=%s", record.topic, fault)
+
+
+def _tick_of(message: StoredMessage) -> int:
+    """The slot a message belongs to; 0, which is long over, when it does not say."""
+    text = message.properties.get(Name.TIMER_OUT_MS, "")
+    return int(text) // TIMER_PRECISION_MS * TIMER_PRECISION_MS if text.isdecimal() else 0
+
+
+def _keys_of(message: StoredMessage) -> set[str]:
+    """What a recall may name this message by. RocketMQ: before 5.3.2 the unique id alone."""
+    unique_id = message.properties.get(Name.UNIQUE_ID, "")
+    return {unique_id, delete_key(message.properties.get(Name.REAL_TOPIC, ""), unique_id)} if unique_id else set()
+
+
+def _delivered_copy(message: StoredMessage, enqueued_ms: int, now_ms: int) -> NewRecord | None:
+    record = delivery_of(message)
+    return record and _with_times(record, message, enqueued_ms, now_ms)
+
+
+def _rolled_copy(message: StoredMessage, enqueued_ms: int, now_ms: int) -> NewRecord:
+    record = copy_of(message, topic=TIMER_TOPIC, queue_id=0)
+    rolls = message.properties.get(Name.TIMER_ROLL_TIMES, "0")
+    times = str(int(rolls) + 1 if rolls.isdecimal() else 1)
+    return _with_times(record, message, enqueued_ms, now_ms, {Name.TIMER_ROLL_TIMES: times})
+
+
+def _with_times(
+    record: NewRecord, message: StoredMessage, enqueued_ms: int, now_ms: int, more: dict[str, str] | None = None
+) -> NewRecord:
+    if len(record.properties) > PROPERTIES_BYTES_MAX - _SPARE_PROPERTY_BYTES:
+        return record  # These are for people; a message with many properties goes without.
+    properties = message.properties | (more or {})
+    properties |= {Name.TIMER_ENQUEUE_MS: str(enqueued_ms), Name.TIMER_DEQUEUE_MS: str(now_ms)}
+    return replace(record, properties=encode_properties(properties).encode())

@@ -1,0 +1,52 @@
+"""Retries, dead letters, delays, transactions and requests of the official Java clients on our cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.interop.harness import JavaClient
+from tests.interop.kind_scenarios import (
+    dead_letter,
+    delay_level,
+    listener_failures_retry,
+    request_reply,
+    retry_then_success,
+    send_back_from_pull,
+    timer_delay,
+    transaction_check,
+    transaction_commit,
+    transaction_rollback,
+)
+from tests.interop.scenarios import Scenario
+
+from kappamq.broker.settings import BrokerSettings
+from kappamq.testing.cluster import SMALL_STORE, ClusterAddresses, start_cluster
+
+SCENARIOS = (
+    retry_then_success,
+    listener_failures_retry,
+    dead_letter,
+    send_back_from_pull,
+    delay_level,
+    timer_delay,
+    transaction_commit,
+    transaction_rollback,
+    transaction_check,
+    request_reply,
+)
+
+
+@pytest.fixture(scope="module")
+def our_cluster() -> Iterator[ClusterAddresses]:
+    """One that asks about undecided transactions soon enough for a test."""
+    settings = BrokerSettings(
+        name="template", store=SMALL_STORE, transaction_timeout_ms=1000, transaction_check_interval_ms=1000
+    )
+    with start_cluster(settings=settings) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
+def test_java_client_on_kappamq(scenario: Scenario, java_client: JavaClient, our_cluster: ClusterAddresses) -> None:
+    scenario(java_client, our_cluster)
