@@ -52,6 +52,7 @@ class RemoteOffsets:
         self._cluster = cluster
         self._group = group
         self._offsets: dict[Queue, int] = {}
+        self._told: set[tuple[str, str]] = set()
 
     async def load(self) -> None:
         """Nothing to do: the brokers are asked queue by queue."""
@@ -67,8 +68,21 @@ class RemoteOffsets:
 
     async def persist(self, queues: Iterable[Queue]) -> None:
         known = [queue for queue in queues if queue in self._offsets]
-        calls = (self._cluster.commit_offset(queue, self._group, self._offsets[queue]) for queue in known)
-        for queue, outcome in zip(known, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+        # RocketMQ: a broker that gets the first commits of a group for a topic at the same time may forget some of
+        # them, although it answers success to all. So the first one goes alone.
+        first: list[Queue] = []
+        for queue in known:
+            place = (queue.topic, queue.broker)
+            if place not in self._told:
+                self._told.add(place)
+                first.append(queue)
+        await self._commit_all(first)
+        await self._commit_all([queue for queue in known if queue not in first])
+
+    async def _commit_all(self, queues: list[Queue]) -> None:
+        queues = [queue for queue in queues if queue in self._offsets]  # Some may have been given away meanwhile.
+        calls = (self._cluster.commit_offset(queue, self._group, self._offsets[queue]) for queue in queues)
+        for queue, outcome in zip(queues, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(outcome, KappaError):
                 log.warning("offset not committed: will try again queue=%s fault=%s", queue, outcome)
             elif isinstance(outcome, BaseException):
