@@ -61,7 +61,7 @@ def commit(store: Store) -> int:
 def fetch_all(store: Store, topic: str = "orders", queue_id: int = 0) -> bytes:
     """All visible records of a queue."""
     start = store.min_offset(topic, queue_id)
-    pieces = []
+    pieces: list[bytes] = []
     while True:
         fetched: Fetched = store.fetch(topic, queue_id, start, limit=FetchLimit())
         if fetched.status is not FetchStatus.FOUND:

@@ -5,9 +5,9 @@ from random import Random
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.faults.records import ROOT, commit, new_record, small_settings
+from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
-from faults.records import ROOT, commit, new_record, small_settings
-from faults.simulated_files import Killed, SimulatedFileSystem
 from kappamq.clock import ManualClock
 from kappamq.model.record import decode_records
 from kappamq.store.check import check_store

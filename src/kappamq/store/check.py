@@ -17,6 +17,7 @@ from kappamq.clock import SystemClock
 from kappamq.errors import InvalidName, StorageError
 from kappamq.kernel import java_hash
 from kappamq.model.names import check_topic
+from kappamq.model.properties import Name, property_of
 from kappamq.store.checkpoint import OwnCheckpoint, load_flushed, load_own, load_times
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, QueueFiles
@@ -374,7 +375,10 @@ class _Check:
         wanted = {key_hash(topic_hash, key) for key in arrival.keys}
         for hashed in wanted - found.keys():
             self._report.add("index", arrival.log_offset, f"the key with hash {hashed} is not indexed")
-        for hashed in found.keys() - wanted:
+        # RocketMQ: 5.5 also indexes the tag, as `topic#T#tag`.
+        tags = property_of(arrival.properties_text, Name.TAGS)
+        allowed = wanted | {key_hash(topic_hash, f"T#{tags}")}
+        for hashed in found.keys() - allowed:
             self._report.add(
                 "index", arrival.log_offset, f"an entry with hash {hashed} names a record without that key"
             )

@@ -193,8 +193,8 @@ class Recovery:
         reason = self._reason(end)
         text = (
             f"the commit log is damaged at offset {end} ({reason}), and records behind it were acknowledged: "
-            f"nothing was changed. Run 'kappamq store check {self._root}' to see how far it goes, restore the file from "
-            "a copy, or start with on_damage = 'truncate' to give up everything from there on"
+            f"nothing was changed. Run 'kappamq store check {self._root}' to see how far it goes, restore the file "
+            "from a copy, or start with on_damage = 'truncate' to give up everything from there on"
         )
         if self._settings.on_damage == "refuse":
             raise CorruptRecord(text, log_offset=end)
@@ -413,7 +413,7 @@ class Recovery:
                 last = index.files[-1]
                 if not (self._is_exact and last.header() == own.index_header):
                     last.read_header(own.index_header)
-                    self._roll_back(last, rescan_from)
+                    self._roll_back_index(rescan_from, suspect=last)
         elif index.files and not self._report.was_clean:
             complete_to = min(complete_to, self._trust_foreign_index(rescan_from))
         elif not index.files:
@@ -425,25 +425,32 @@ class Recovery:
         index.indexed_to = complete_to
         return complete_to
 
-    def _roll_back(self, file: IndexFile, log_offset: int) -> None:
-        count = file.entries_below(log_offset, file.count)
-        end_ms = 0
-        if count > 1:
-            last = file.entry(count - 1)[1]
-            segment = self._log.segment_at(last)
-            end_ms = stored_at(segment.map, last - segment.start) if segment is not None else file.end_ms
-        file.roll_back(count, end_ms=end_ms)
+    def _roll_back_index(self, log_offset: int, *, suspect: IndexFile) -> None:
+        """Remove all entries of records from `log_offset` on; the slots of `suspect` are derived anew in any case."""
+        index = self._index
+        while index.files:
+            last = index.files[-1]
+            count = last.entries_below(log_offset, last.count)
+            if count > 1:
+                if count < last.count or last is suspect:
+                    offset = last.entry(count - 1)[1]
+                    segment = self._log.segment_at(offset)
+                    end_ms = stored_at(segment.map, offset - segment.start) if segment is not None else last.end_ms
+                    last.roll_back(count, end_ms=end_ms)
+                return
+            index.drop([last])
 
     def _trust_foreign_index(self, rescan_from: int) -> int:
-        """After a crash of RocketMQ: keep the part of the last file that is in order, drop files that are not."""
+        """After a crash of RocketMQ: keep what is in order below the rescan, drop files that are not."""
         index = self._index
         while index.files:
             last = index.files[-1]
             if last.count > 1 and last.is_ordered(last.count, log_end=self._log.written):
-                self._roll_back(last, rescan_from)
+                self._roll_back_index(rescan_from, suspect=last)
                 return rescan_from
             index.drop([last])
-            rescan_from = index.files[-1].end_log if index.files else self._log.min_offset
+            # Its keys are lost, so the log is read again from where the file before it ends.
+            rescan_from = min(rescan_from, index.files[-1].end_log if index.files else self._log.min_offset)
         return self._log.min_offset
 
     # Reading the log again

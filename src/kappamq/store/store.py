@@ -183,7 +183,7 @@ class Store:
         self.checkpoint()
 
     def close(self) -> None:
-        """Make all durable and visible, and mark the store as stopped in order; a failed one stays marked as crashed."""
+        """Make all durable and visible, and mark the store as stopped in order; a failed one stays as it is."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -635,5 +635,5 @@ def _refuse_other_layouts(files: FileSystem, root: Path) -> None:
     for name in files.list_directory(root):
         if name.startswith("dledger-"):
             raise StorageError(f"{root} is a DLedger store, which KappaMQ does not read: export it with RocketMQ")
-        if name in ("consumequeue_r", "consumequeue_rocksdb"):
+        if name == "consumequeue_rocksdb":
             raise StorageError(f"{root} keeps its queues in RocksDB: start it once in RocketMQ with storeType=default")
