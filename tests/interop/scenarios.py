@@ -374,11 +374,10 @@ def lite_pull(java: JavaClient, cluster: AnyCluster) -> None:
     with topic_with_admin(java, cluster, queues=2) as (topic, admin), java.producer(cluster.nameserver) as producer:
         producer.send(*numbered(topic, 20))
         queues = queues_of(admin, topic)
-        with java.lite_pull_consumer(cluster.nameserver, group) as lite:
+        with java.lite_pull_consumer(cluster.nameserver, group, options=FROM_FIRST) as lite:
             assert lite.queues(topic) == queues
+            # No seek at once: a 5.x client then interrupts its own first pull, and may hit that of the other queue.
             lite.assign(queues)
-            for queue in queues:
-                lite.seek(queue, "begin")
             assert len({each.unique_id for each in poll(lite, 20)}) == 20
             lite.commit()
             # RocketMQ: lite commits are one-way, so another reader may see them a moment later.
