@@ -237,15 +237,20 @@ def test_a_reset_group_goes_on_within_seconds(cluster: Cluster, producer: Produc
         consumer.add_handler(topic, collector)
         consumer.start()
         collector.wait_for(8)
-        time.sleep(0.2)  # RocketMQ 4.9 resets only queues whose progress it has heard of.
+        # RocketMQ 4.9 resets only queues whose progress it has heard of.
+        consumer._thread.call(_persist)
         request = ResetOffsetRequest(topic=topic, group=group, timestamp=0, is_force=True)
+        consumer._thread.call(lambda front: front.cluster.call(cluster.broker_address, request))
         started = time.monotonic()
-        aio = consumer._thread
-        aio.call(lambda front: front.cluster.heartbeat())
-        aio.call(lambda front: _persist(front))
-        aio.call(lambda front: front.cluster.call(cluster.broker_address, request))
-        collector.wait_for(16)
-        assert time.monotonic() - started < 10
+        # RocketMQ 5 tells a consumer with its next pull, so pulls that wait at the broker are woken here.
+        for queue in producer.queues_of(topic):
+            producer.send(Message(topic, b"new"), queue=queue)
+
+        def counts() -> dict[bytes, int]:
+            return Counter(message.body for message in list(collector.messages))
+
+        eventually(counts, lambda seen: all(seen[b"%d" % n] == 2 for n in range(8)) and seen[b"new"] >= 4)
+        assert time.monotonic() - started < 8
 
 
 async def _persist(front: kappamq.aio.PushConsumer) -> None:
@@ -270,7 +275,9 @@ def test_lite_pull_seeks_and_commits(cluster: Cluster, producer: Producer, calls
     assert calls.committed_offset(queue, group) == 4
     with LitePullConsumer(cluster.nameserver, group=group, topics=[topic]) as consumer:
         assert next(iter(consumer)).body == b"4"
-        assert eventually(lambda: consumer.offset_for_time(queue, middle), lambda offset: offset == 1) == 1
+        # RocketMQ 4.9 answers with the earlier neighbour of a time between two messages.
+        wanted = {1} if cluster.version.startswith("5") else {0, 1}
+        eventually(lambda: consumer.offset_for_time(queue, middle), lambda offset: offset in wanted)
         consumer.seek(queue, 8)
         assert [message.body for message in consumer.poll()] == [b"8", b"9"]
         consumer.seek_to_begin(queue)
