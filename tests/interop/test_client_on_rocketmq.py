@@ -77,6 +77,7 @@ def test_receipts_views_and_queries(producer: Producer, calls: kappamq.Cluster) 
     assert (message.body, message.tags, message.keys, message.flag) == (b"hello", "new", ("k-1", "k-2"), 7)
     assert message.message_id == receipt.message_id
     assert message.offset_id == receipt.offset_id
+    eventually(lambda: _total(calls, topic), lambda total: total == 1)  # A new topic's route takes a moment.
     found = eventually(lambda: calls.query_messages(topic, "k-2"), bool)
     assert [each.message_id for each in found] == [receipt.message_id]
     by_id = eventually(lambda: calls.query_messages(topic, receipt.message_id, by_unique_id=True), bool)
