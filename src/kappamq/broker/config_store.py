@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from kappamq.errors import StorageError
 from kappamq.store.config_files import load_config, save_config
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class ConfigFile:
             await asyncio.sleep(DEBOUNCE_SECONDS)
             try:
                 await self.save()
-            except OSError as fault:
+            except (OSError, StorageError) as fault:
                 self._change.set()
                 log.error("table could not be saved: will try again file=%s fault=%s", self._path.name, fault)
                 await asyncio.sleep(RETRY_SECONDS)

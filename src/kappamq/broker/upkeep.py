@@ -93,7 +93,7 @@ async def save_offsets_forever(file: ConfigFile, *, is_dirty: Callable[[], bool]
         if is_dirty():
             try:
                 await file.save()
-            except OSError as fault:
+            except (OSError, StorageError) as fault:
                 log.error("committed offsets could not be saved: will try again fault=%s", fault)
 
 

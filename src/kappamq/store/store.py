@@ -180,6 +180,7 @@ class Store:
             abort.close()
         self._files.sync_directory(self.root)
         self._flush_mark = FlushMark(self._files, self.root, self._session)
+        self._flush_mark.write(self._log.flushed)
         self.checkpoint()
 
     def close(self) -> None:
@@ -275,11 +276,15 @@ class Store:
             raise StorageError(self._failure)
         try:
             durable = self._log.flush()
-            if self._flush_mark is not None and durable > self._log.flushed:
-                self._flush_mark.write(durable)
         except OSError as error:
             self._fail(f"syncing the commit log failed ({error}): records not yet acknowledged may be lost")
             raise StorageError(self._failure) from error
+        if self._flush_mark is not None and durable > self._log.flushed:
+            try:
+                self._flush_mark.write(durable)
+            except OSError:
+                # A full disk: the mark stays lower than it could be, which only makes recovery less strict.
+                return durable
         return durable
 
     def mark_flushed(self, log_offset: int) -> None:
