@@ -1,0 +1,230 @@
+"""Writing data frames and streams to topics. A task ends when every message of it is acknowledged.
+
+A task that is run again sends again, with the same message ids: readers that must not see a row twice drop duplicates
+by `messageId`. Nothing is undone when a write is aborted, since consumers may have seen it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from kappamq.client.aio.producer import Producer
+from kappamq.client.compression import Compression
+from kappamq.client.core.batching import item_bytes_max
+from kappamq.client.core.receipts import SendReceipt
+from kappamq.client.core.selecting import select_by_hash
+from kappamq.client.loop_thread import LoopThread
+from kappamq.client.settings import ProducerSettings
+from kappamq.errors import KappaError, UsageError
+from kappamq.model.message import Message, Queue
+from kappamq.spark.brokers import patiently
+from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, rows_to_messages
+from kappamq.spark.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+REQUEST_ROWS_MAX: Final = 256
+REQUEST_BYTES_MAX: Final = 1024 * 1024
+REQUESTS_AT_ONCE_MAX: Final = 16
+SEND_RETRIES: Final = 5
+SEND_RETRY_MS: Final = 200
+
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task has sent."""
+
+    partition: int
+    rows: int
+
+
+class TopicWriter(DataSourceArrowWriter):
+    """Writes a data frame."""
+
+    def __init__(self, options: WriteOptions, columns: Sequence[str], *, is_overwrite: bool) -> None:
+        _check(options, columns, is_overwrite=is_overwrite)
+        self.options = options
+        # Made once for all tasks and their attempts; a second write of the same frame is another write.
+        self.write_id = options.id_prefix or uuid4().hex
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        context = TaskContext.get()
+        partition = context.partitionId() if context is not None else 0
+        return send_rows(iterator, RowIdentity(self.write_id, 0, partition), self.options)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing: everything is acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _log_abort(messages, "write", self.write_id)
+
+
+class TopicStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream, batch by batch."""
+
+    def __init__(self, options: WriteOptions, columns: Sequence[str], *, is_overwrite: bool) -> None:
+        _check(options, columns, is_overwrite=is_overwrite)
+        self.options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        context = TaskContext.get()
+        if context is None:
+            raise KappaError("no task context: this writer runs in a Spark task only")
+        query = self.options.id_prefix or context.getLocalProperty(QUERY_ID_PROPERTY)
+        batch = context.getLocalProperty(BATCH_ID_PROPERTY)
+        if query is None or batch is None:
+            raise KappaError("Spark does not tell the query and batch of this task: use pyspark 4.2 or later")
+        return send_rows(iterator, RowIdentity(query, int(batch), context.partitionId()), self.options)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+        """Nothing: everything is acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+        _log_abort(messages, "batch", str(batchId))
+
+
+def _check(options: WriteOptions, columns: Sequence[str], *, is_overwrite: bool) -> None:
+    if is_overwrite:
+        raise UsageError("a topic cannot be overwritten: use mode('append'), or outputMode('append') or ('update')")
+    if options.is_transactional:
+        raise UsageError("transactional=true is not available yet: leave it out and drop duplicates by messageId")
+    check_columns(columns, topic=options.topic)
+
+
+def _log_abort(messages: Sequence[WriterCommitMessage | None], what: str, name: str) -> None:
+    sent = [message for message in messages if isinstance(message, Sent)]
+    log.warning(
+        "%s aborted: what was sent stays sent, a repetition has the same ids id=%s tasks=%d rows=%d",
+        what,
+        name,
+        len(sent),
+        sum(message.rows for message in sent),
+    )
+
+
+def send_rows(batches: "Iterator[pa.RecordBatch]", identity: RowIdentity, options: WriteOptions) -> Sent:
+    """Send all rows of a partition and wait for every receipt."""
+    settings = ProducerSettings(
+        send_timeout_ms=options.send_timeout_ms,
+        inflight_max=options.inflight_max,
+        compression=Compression[options.compression.upper()],
+        compress_from_bytes=options.compress_from_bytes,
+    )
+    thread = LoopThread(
+        lambda: Producer(options.name_servers, group=options.group, settings=settings),
+        name="kappamq spark writer",
+    )
+    rows = 0
+    opened = False
+    try:
+        for batch in batches:
+            if not opened:
+                thread.open()
+                opened = True
+            outgoing = list(rows_to_messages(batch, identity, rows, topic=options.topic))
+            thread.call(lambda producer, rows=outgoing: _send_all(producer, rows, options))  # type: ignore[misc]
+            rows += batch.num_rows
+    finally:
+        if opened:
+            thread.close()
+    return Sent(identity.partition, rows)
+
+
+async def _send_all(producer: Producer, rows: list[Outgoing], options: WriteOptions) -> None:
+    """Send concurrently; rows with a fixed queue keep their order within it."""
+    slots = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
+    async with asyncio.TaskGroup() as tasks:
+        for (topic, queue), chosen in (await _by_queue(producer, rows)).items():
+            requests = list(_requests(chosen, options))
+            if queue is None:
+                for request in requests:
+                    tasks.create_task(_send_in_turn(producer, [request], None, slots), name=f"send {topic}")
+            else:
+                tasks.create_task(_send_in_turn(producer, requests, queue, slots), name=f"send {topic}")
+
+
+async def _by_queue(producer: Producer, rows: list[Outgoing]) -> dict[tuple[str, Queue | None], list[Outgoing]]:
+    grouped: dict[tuple[str, Queue | None], list[Outgoing]] = {}
+    for row in rows:
+        queue = None
+        if row.queue_id is not None or row.sharding_key:
+            queue = _queue_of(row, await producer.queues_of(row.message.topic))
+        grouped.setdefault((row.message.topic, queue), []).append(row)
+    return grouped
+
+
+def _queue_of(row: Outgoing, queues: Sequence[Queue]) -> Queue:
+    if row.queue_id is None:
+        assert row.sharding_key
+        return select_by_hash(queues, row.sharding_key)
+    fitting = [
+        queue
+        for queue in queues
+        if queue.queue_id == row.queue_id and (row.broker is None or queue.broker == row.broker)
+    ]
+    if not fitting:
+        where = f" of broker {row.broker!r}" if row.broker else ""
+        raise UsageError(
+            f"topic {row.message.topic!r} has no queue {row.queue_id}{where} that accepts messages: "
+            "drop the columns queueId and broker, or write others"
+        )
+    return fitting[0]
+
+
+def _requests(rows: list[Outgoing], options: WriteOptions) -> Iterator[list[Message]]:
+    """Messages that travel together, in order."""
+
+    def is_single(row: Outgoing) -> bool:
+        return row.is_single or (options.compression != "none" and len(row.message.body) >= options.compress_from_bytes)
+
+    for single, run in groupby(rows, is_single):
+        if single:
+            yield from ([row.message] for row in run)
+            continue
+        request: list[Message] = []
+        size = 0
+        for row in run:
+            row_bytes = item_bytes_max(row.message)
+            if request and (len(request) >= REQUEST_ROWS_MAX or size + row_bytes > REQUEST_BYTES_MAX):
+                yield request
+                request, size = [], 0
+            request.append(row.message)
+            size += row_bytes
+        yield request
+
+
+async def _send_in_turn(
+    producer: Producer, requests: list[list[Message]], queue: Queue | None, slots: asyncio.Semaphore
+) -> None:
+    for request in requests:
+        async with slots:
+            receipts = await patiently(
+                lambda request=request: _send(producer, request, queue),  # type: ignore[misc]
+                retries=SEND_RETRIES,
+                interval_ms=SEND_RETRY_MS,
+            )
+        for receipt in receipts:
+            if not receipt.is_ok:
+                raise KappaError(
+                    f"message {receipt.message_id} was stored less safely than asked ({receipt.status.name}): "
+                    "check the broker's disk and followers; Spark will send it again"
+                )
+
+
+async def _send(producer: Producer, request: list[Message], queue: Queue | None) -> list[SendReceipt]:
+    if len(request) == 1:
+        return [await producer.send(request[0], queue=queue)]
+    return await producer.send_batch(request, queue=queue)

@@ -1,0 +1,103 @@
+"""One Spark session and one cluster for all tests here: starting them is what takes time."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import DataFrame, SparkSession
+
+import kappamq
+from kappamq.errors import ConfigError
+from kappamq.spark.sessions import local_session
+from kappamq.testing import ClusterAddresses, start_cluster
+
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+    "spark.log.level": "ERROR",
+}
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    try:
+        session = local_session("kappamq tests", settings=SETTINGS)
+    except ConfigError as fault:
+        pytest.skip(str(fault))
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ClusterAddresses]:
+    with start_cluster(brokers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def producer(cluster: ClusterAddresses) -> Iterator[kappamq.Producer]:
+    with kappamq.Producer(cluster.nameserver, group="spark-tests") as running:
+        yield running
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"spark-{next(_numbers)}"
+
+
+Send = Callable[..., list[kappamq.SendReceipt]]
+
+
+@pytest.fixture
+def send(producer: kappamq.Producer, topic: str) -> Send:
+    """`send(count, first=0)`: messages numbered from `first` on, spread over the topic's queues."""
+
+    def send_some(count: int, first: int = 0, **more: Any) -> list[kappamq.SendReceipt]:
+        messages = [
+            kappamq.Message(
+                more.get("topic", topic),
+                json.dumps({"n": number}).encode(),
+                tags=f"t{number % 3}",
+                keys=f"k{number}",
+                properties={"number": str(number)},
+            )
+            for number in range(first, first + count)
+        ]
+        futures = [producer.send_soon(message) for message in messages]
+        return [future.result(30) for future in futures]
+
+    return send_some
+
+
+Read = Callable[..., DataFrame]
+
+
+@pytest.fixture
+def read(spark: SparkSession, cluster: ClusterAddresses, topic: str) -> Read:
+    """`read(schema=None, **options)`: the topic as a table."""
+
+    def read_table(schema: str | None = None, **options: Any) -> DataFrame:
+        given = {"namesrvAddr": cluster.nameserver, "subscribe": topic} | options
+        reader = spark.read.format("rocketmq").options(**{k: v for k, v in given.items() if v is not None})
+        return (reader.schema(schema) if schema else reader).load()
+
+    return read_table
+
+
+def numbers(frame: DataFrame) -> list[int]:
+    """The numbers that `send` has put into the bodies, sorted."""
+    return sorted(json.loads(row.body)["n"] for row in frame.select("body").collect())
