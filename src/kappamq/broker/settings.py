@@ -1,6 +1,7 @@
 """What a broker can be told, and RocketMQ's names for it."""
 
 import os
+import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,11 +16,16 @@ from kappamq.settings import check_listen_host
 from kappamq.store.settings import StoreSettings
 
 
+def default_name(host: str) -> str:
+    """A broker's name made of its host's, with what names may not hold replaced."""
+    return "broker-" + re.sub(r"[^a-zA-Z0-9_-]", "-", host)[:100]
+
+
 @dataclass(frozen=True, kw_only=True)
 class BrokerSettings:
     """Settings of one broker."""
 
-    name: str = field(default_factory=lambda: f"broker-{socket.gethostname()}")
+    name: str = field(default_factory=lambda: default_name(socket.gethostname()))
     cluster: str = "DefaultCluster"
     broker_id: int = 0
     listen_host: str = "127.0.0.1"
