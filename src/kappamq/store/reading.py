@@ -15,11 +15,15 @@ from kappamq.model.properties import decode_properties
 from kappamq.model.selector import Selector
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
-from kappamq.store.log_scan import read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.log_scan import is_in_place, read_facts, stored_at, valid_size, why_invalid
 from kappamq.store.settings import UNIT_BYTES
 
 SCAN_ENTRIES_MAX: Final = 800
 """Entries that one fetch looks at when a filter matches few of them."""
+
+
+UNTRUSTED: Final = 1 << 63
+"""A log offset behind all records."""
 
 
 class FetchStatus(Enum):
@@ -98,13 +102,17 @@ def fetch(
     if not data:
         # RocketMQ: a missing file is passed over to the next one.
         return Fetched(FetchStatus.OFFSET_FOUND_NULL, [], _next_file(queue, start, end), min_offset, end)
-    if everything:
+    if start < queue.warm_from:
+        # Entries that another process wrote are held against the records they name.
+        trusted_from = UNTRUSTED
+    if everything and trusted_from != UNTRUSTED:
         fetched = _fetch_run(log, data, start, limit.bytes_max, trusted_from)
         if fetched is not None:
             fetched.min_offset = min_offset
             fetched.max_offset = end
             return fetched
-    return _fetch_each(log, data, Fetched(FetchStatus.FOUND, [], start, min_offset, end), limit, selector, trusted_from)
+    fetched = Fetched(FetchStatus.FOUND, [], start, min_offset, end)
+    return _fetch_each(log, queue, data, fetched, limit=limit, selector=selector, trusted_from=trusted_from)
 
 
 def _outside(start: int, min_offset: int, end: int) -> Fetched:
@@ -145,7 +153,14 @@ def _fetch_run(log: CommitLog, data: bytes, start: int, bytes_max: int, trusted_
 
 
 def _fetch_each(
-    log: CommitLog, data: bytes, fetched: Fetched, limit: FetchLimit, selector: Selector | None, trusted_from: int
+    log: CommitLog,
+    queue: ConsumeQueue,
+    data: bytes,
+    fetched: Fetched,
+    *,
+    limit: FetchLimit,
+    selector: Selector | None,
+    trusted_from: int,
 ) -> Fetched:
     condition = selector.condition if selector is not None else None
     run_start = run_end = -1
@@ -158,7 +173,9 @@ def _fetch_each(
         if size == BLANK_SIZE or log_offset < log.min_offset:
             removed = True
         elif selector is None or selector.matches_tag_code(code):
-            fault = _fault(log, log_offset, size, trusted_from)
+            fault = None
+            if log_offset < trusted_from:
+                fault = _fault(log, queue, start + index, log_offset, size)
             if fault is not None:
                 if fetched.count:  # Hand out what is good; the next fetch starts at the bad one and says so.
                     break
@@ -180,16 +197,23 @@ def _fetch_each(
     return fetched
 
 
-def _fault(log: CommitLog, log_offset: int, size: int, trusted_from: int) -> str | None:
-    """What is wrong with a record that a queue entry names; `None` when nothing is."""
+def _fault(log: CommitLog, queue: ConsumeQueue, queue_offset: int, log_offset: int, size: int) -> str | None:
+    """What is wrong with an entry or with the record that it names; `None` when nothing is."""
     segment = log.segment_at(log_offset)
-    if segment is None or log_offset + size > min(log.written, segment.end):
-        return f"a queue entry names log offset {log_offset}, which the log does not have: run 'kappamq store check'"
-    at = log_offset - segment.start
-    if log_offset >= trusted_from or valid_size(segment.map, at, segment.end - segment.start, log_offset) == size:
-        return None
-    reason = why_invalid(segment.map, at, log_offset=log_offset)
-    return f"the record at log offset {log_offset} is damaged ({reason}): run 'kappamq store check'"
+    if segment is not None and log_offset + size <= min(log.written, segment.end):
+        at = log_offset - segment.start
+        found = valid_size(segment.map, at, segment.end - segment.start, log_offset)
+        if found == size:
+            facts = read_facts(segment.map, at)
+            if (facts.queue_offset, facts.queue_id, facts.topic) == (queue_offset, queue.queue_id, queue.topic):
+                return None
+        elif not found and is_in_place(segment.map, at, log_offset=log_offset, size=size):
+            reason = why_invalid(segment.map, at, log_offset=log_offset)
+            return f"the record at log offset {log_offset} is damaged ({reason}): run 'kappamq store check'"
+    return (
+        f"entry {queue_offset} in {queue.directory} names log offset {log_offset}, where its record is not: run "
+        "'kappamq store check'; if only the queue is damaged, stop the broker and delete the directory to rebuild it"
+    )
 
 
 def _properties(log: CommitLog, log_offset: int) -> dict[str, str]:

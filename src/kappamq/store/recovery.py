@@ -17,7 +17,7 @@ from kappamq.store.checkpoint import OwnCheckpoint, TimeCheckpoint, load_flushed
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, ConsumeQueue
 from kappamq.store.dispatch import Arrival, derive
-from kappamq.store.files import FileSystem
+from kappamq.store.files import FULL_DISK_ERRORS, FileSystem
 from kappamq.store.key_index import IndexFile, KeyIndex
 from kappamq.store.log_scan import (
     NO_CRC,
@@ -275,7 +275,7 @@ class Recovery:
                 queue.is_sound = False  # Its first files are gone, but not because retention took the records.
             queue.min_offset = start
             end = mark.end
-            if not self._is_exact:
+            if not self._is_exact and queue.is_sound:
                 end = queue.first_at(rescan_from, min(start, end), end)
             low = min(low, self._keep(queue, end, start=start))
         for mark in marks.values():
@@ -413,7 +413,7 @@ class Recovery:
                 last = index.files[-1]
                 if not (self._is_exact and last.header() == own.index_header):
                     last.read_header(own.index_header)
-                    self._roll_back_index(rescan_from, suspect=last)
+                    complete_to = self._roll_back_index(rescan_from, suspect=last)
         elif index.files and not self._report.was_clean:
             complete_to = min(complete_to, self._trust_foreign_index(rescan_from))
         elif not index.files:
@@ -425,8 +425,11 @@ class Recovery:
         index.indexed_to = complete_to
         return complete_to
 
-    def _roll_back_index(self, log_offset: int, *, suspect: IndexFile) -> None:
-        """Remove all entries of records from `log_offset` on; the slots of `suspect` are derived anew in any case."""
+    def _roll_back_index(self, log_offset: int, *, suspect: IndexFile) -> int:
+        """Remove all entries of records from `log_offset` on; the slots of `suspect` are derived anew in any case.
+
+        Returns the log offset below which the index is complete: lower than asked for when there is no disk space.
+        """
         index = self._index
         while index.files:
             last = index.files[-1]
@@ -436,9 +439,15 @@ class Recovery:
                     offset = last.entry(count - 1)[1]
                     segment = self._log.segment_at(offset)
                     end_ms = stored_at(segment.map, offset - segment.start) if segment is not None else last.end_ms
-                    last.roll_back(count, end_ms=end_ms)
-                return
+                    try:
+                        last.roll_back(count, end_ms=end_ms)
+                    except OSError as error:
+                        if error.errno not in FULL_DISK_ERRORS:
+                            raise
+                        return self._give_up(last, log_offset)
+                return log_offset
             index.drop([last])
+        return log_offset
 
     def _trust_foreign_index(self, rescan_from: int) -> int:
         """After a crash of RocketMQ: keep what is in order below the rescan, drop files that are not."""
@@ -446,12 +455,15 @@ class Recovery:
         while index.files:
             last = index.files[-1]
             if last.count > 1 and last.is_ordered(last.count, log_end=self._log.written):
-                self._roll_back_index(rescan_from, suspect=last)
-                return rescan_from
-            index.drop([last])
-            # Its keys are lost, so the log is read again from where the file before it ends.
-            rescan_from = min(rescan_from, index.files[-1].end_log if index.files else self._log.min_offset)
+                return self._roll_back_index(rescan_from, suspect=last)
+            rescan_from = self._give_up(last, rescan_from)
         return self._log.min_offset
+
+    def _give_up(self, last: IndexFile, log_offset: int) -> int:
+        """Drop the last index file; its keys are found again by reading the log from where the file before it ends."""
+        self._index.drop([last])
+        files = self._index.files
+        return min(log_offset, files[-1].end_log if files else self._log.min_offset)
 
     # Reading the log again
 
