@@ -100,6 +100,7 @@ class LitePullConsumer:
         self._paused: set[Queue] = set()
         self._current: Batch | None = None
         self._current_at = 0
+        self._holding: QueueReader | None = None
         self._is_open = False
 
     # ── Life cycle ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,6 +181,7 @@ class LitePullConsumer:
             self._current_at = 0
             if batch is None:
                 raise StopAsyncIteration
+            self._holding = batch.reader
         else:
             batch.reader.finished = batch.reader.handed
         message = batch.messages[self._current_at]
@@ -209,6 +211,7 @@ class LitePullConsumer:
         if batch is None:
             return []
         batch.reader.handed = batch.end
+        self._holding = batch.reader
         return batch.messages
 
     def give_back(self, messages: Sequence[StoredMessage]) -> None:
@@ -227,12 +230,12 @@ class LitePullConsumer:
         self._batches.appendleft(rest)
 
     def _finish_handed(self) -> None:
-        """The user is done with everything that was handed out."""
-        for reader in self._readers.values():
-            if reader.handed is not None and reader.finished != reader.handed:
-                reader.finished = reader.handed
-                if self._lite.auto_commit:
-                    self._note_progress(reader, reader.finished)
+        """The user is done with everything that was handed out: only the last batch can still be open."""
+        reader, self._holding = self._holding, None
+        if reader is not None and self._readers.get(reader.queue) is reader:
+            reader.finished = reader.handed
+            if self._lite.auto_commit:
+                self._note_progress(reader, reader.finished)
 
     def _note_progress(self, reader: QueueReader, offset: int | None) -> None:
         if offset is not None:
@@ -453,6 +456,9 @@ class LitePullConsumer:
     async def _persist_forever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_interval_ms / 1000)
+            if self._lite.auto_commit:
+                for reader in self._readers.values():
+                    self._note_progress(reader, reader.finished)
             await self._store.persist(list(self._readers))
 
     # ── What brokers ask ────────────────────────────────────────────────────────────────────────────────────────────
