@@ -155,7 +155,7 @@ QUICK_CHECKS = replace(SETTINGS, transaction_timeout_ms=200, transaction_check_i
 
 async def send_half(client: RawClient, body: bytes, **properties: str) -> SendReply:
     marks = {"TRAN_MSG": "true", "PGROUP": "producers", "UNIQ_KEY": body.hex().upper()}
-    return await client.send("orders", body, queue_id=2, flags=4, **marks, **properties)
+    return await client.send("orders", body, {**marks, **properties}, queue_id=2, flags=4)
 
 
 def test_a_committed_message_appears_and_a_rolled_back_one_does_not(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ class Broker:
         )
         transactions = Transactions(
             store,
-            appender=appender,
+            store_records=appender.store,
             offsets=offsets,
             clock=clock,
             rules=transaction_rules,

@@ -27,6 +27,7 @@ from kappamq.model.names import SCHEDULE_TOPIC
 from kappamq.model.record import NewRecord, decode_record
 from kappamq.store.config_files import load_config, save_config
 from kappamq.store.dispatch import Arrival
+from kappamq.store.files import FileSystem
 from kappamq.store.reading import QueueEntry
 
 log = logging.getLogger(__name__)
@@ -82,9 +83,11 @@ class Delays:
         clock: Clock,
         gate: asyncio.Lock,
         file: Path,
+        files: FileSystem | None = None,
     ) -> None:
         """`gate` is held while deliveries are under way: who holds it sees progress and log agree."""
         self._file = file
+        self._files = files
         self._store = store
         self._store_records = store_records
         self._clock = clock
@@ -99,7 +102,7 @@ class Delays:
 
     def load(self, delivered: Iterable[StoredMessage] = ()) -> None:
         """Take progress from `delayOffset.json`, and from the log what was delivered after that was saved."""
-        value = load_config(self._file)
+        value = load_config(self._file, files=self._files)
         table: dict[int, int] = {}
         if value is not None:
             version = value.get("dataVersion")
@@ -123,7 +126,7 @@ class Delays:
     def snapshot(self) -> Snapshot:
         """Progress to be saved."""
         content = self.as_file()
-        return Snapshot(lambda: save_config(self._file, content), self._store.written)
+        return Snapshot(lambda: save_config(self._file, content, files=self._files), self._store.written)
 
     @property
     def delivered(self) -> int:

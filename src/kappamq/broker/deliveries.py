@@ -18,14 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from kappamq.errors import CorruptRecord, StorageError
-from kappamq.model.message import StoredMessage
+from kappamq.errors import CorruptRecord, KappaError, StorageError
+from kappamq.model.message import Flags, StoredMessage
+from kappamq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from kappamq.model.properties import Name
 from kappamq.model.record import decode_record
 from kappamq.store.config_files import load_config, save_config
+from kappamq.store.files import FileSystem
 from kappamq.store.store import Store
 
 log = logging.getLogger(__name__)
 
+WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC})
 SCAN_BYTES_MAX: Final = 2 << 30
 """Most bytes of the log that a start reads again; saves come far more often than this is written."""
 
@@ -37,30 +41,36 @@ _FLUSH_POLLS_MAX: Final = 100
 _FILE_NAME: Final = "kappamqDeliveries.json"
 
 
-def waiting_since(store: Store, config: Path) -> dict[str, list[StoredMessage]]:
+def waiting_since(store: Store, config: Path, *, files: FileSystem | None = None) -> dict[str, list[StoredMessage]]:
     """Waiting records whose copies were stored since the last save, by the topic in which they waited.
 
     Reads the log: run it in a thread, before anything is delivered.
     """
     found: dict[str, list[StoredMessage]] = {}
-    for record in _records(store, _saved(config, store)):
-        if record.prepared_offset <= 0:
+    for record in _records(store, _saved(config, store, files)):
+        if not _names_another(record):
             continue
         try:
             waiting = decode_record(store.read(record.prepared_offset))
         except StorageError:
             continue  # It has left the log, and so it cannot be delivered again.
-        found.setdefault(waiting.topic, []).append(waiting)
+        if waiting.topic in WAITING_TOPICS and waiting.message_id == record.message_id:
+            found.setdefault(waiting.topic, []).append(waiting)
     return found
 
 
-def save_position(config: Path, log_offset: int) -> None:
-    """Remember that the state files know of every delivery below `log_offset`."""
-    save_config(config / _FILE_NAME, {"logOffset": log_offset})
+def _names_another(record: StoredMessage) -> bool:
+    """Whether a record stands for a waiting one."""
+    if record.prepared_offset:
+        return record.prepared_offset > 0
+    # The very first record of a log has the offset 0, which otherwise means that nothing is named: look closer.
+    text = record.properties_text
+    has_left = record.topic not in WAITING_TOPICS or Name.TIMER_ROLL_TIMES in text or record.flags & Flags.COMMITTED
+    return record.log_offset > 0 and Name.REAL_TOPIC in text and bool(has_left)
 
 
-def _saved(config: Path, store: Store) -> int:
-    value = load_config(config / _FILE_NAME) or {}
+def _saved(config: Path, store: Store, files: FileSystem | None) -> int:
+    value = load_config(config / _FILE_NAME, files=files) or {}
     saved = value.get("logOffset")
     end = store.max_log_offset
     # A store without our file was written by RocketMQ alone: no copy in it names anything.
@@ -98,7 +108,16 @@ class Snapshot:
 class Progress:
     """Saves the progress of all that deliver, together with the position in the log that belongs to it."""
 
-    def __init__(self, store: Store, *, config: Path, gate: asyncio.Lock, parts: Sequence[Part]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        config: Path,
+        gate: asyncio.Lock,
+        parts: Sequence[Part],
+        files: FileSystem | None = None,
+    ) -> None:
+        self._files = files
         self._store = store
         self._config = config
         self._gate = gate
@@ -116,7 +135,7 @@ class Progress:
                 seconds = 0
                 try:
                     await self.save()
-                except OSError as fault:
+                except (KappaError, OSError) as fault:
                     log.error("progress of deliveries could not be saved: will try again fault=%s", fault)
 
     async def save(self) -> None:
@@ -137,4 +156,4 @@ class Progress:
     def _write(self, snapshots: list[Snapshot], known_below: int) -> None:
         for each in snapshots:
             each.write()
-        save_position(self._config, known_below)
+        save_config(self._config / _FILE_NAME, {"logOffset": known_below}, files=self._files)

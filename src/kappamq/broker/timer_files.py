@@ -67,10 +67,11 @@ class Unit(NamedTuple):
 class TimerWheel:
     """Slots by tick. A slot that says another time than asked for is empty."""
 
-    def __init__(self, files: FileSystem, path: Path) -> None:
+    def __init__(self, files: FileSystem, path: Path, *, slots: int = SLOTS) -> None:
+        self.slots = slots
         self.is_new = not files.exists(path)
         self._file: File = files.open(path, create=True)
-        if self._file.size() != SLOTS * _SLOT.size:
+        if self._file.size() != slots * _SLOT.size:
             self.is_new = True
             self.reset()
             files.sync_directory(path.parent)
@@ -78,30 +79,41 @@ class TimerWheel:
     def reset(self) -> None:
         """Empty all slots."""
         self._file.resize(0)
-        self._file.resize(SLOTS * _SLOT.size)
+        self._file.resize(self.slots * _SLOT.size)
         self._file.sync()
 
     def slot(self, tick_ms: int) -> Slot | None:
         number = tick_ms // TIMER_PRECISION_MS
-        time, first, last, count, _ = _SLOT.unpack(self._file.pread(_SLOT.size, number % SLOTS * _SLOT.size))
+        time, first, last, count, _ = _SLOT.unpack(self._file.pread(_SLOT.size, number % self.slots * _SLOT.size))
         return Slot(first, last, count) if time == number and last >= 0 else None
 
     def put(self, tick_ms: int, slot: Slot) -> None:
         number = tick_ms // TIMER_PRECISION_MS
-        self._file.pwrite(_SLOT.pack(number, *slot, 0), number % SLOTS * _SLOT.size)
+        self._file.pwrite(_SLOT.pack(number, *slot, 0), number % self.slots * _SLOT.size)
 
     def clear(self, tick_ms: int) -> None:
         """Empty a slot whose units are all dealt with."""
-        self._file.pwrite(bytes(_SLOT.size), tick_ms // TIMER_PRECISION_MS % SLOTS * _SLOT.size)
+        self._file.pwrite(bytes(_SLOT.size), tick_ms // TIMER_PRECISION_MS % self.slots * _SLOT.size)
+
+    def ticks_beyond(self, position: int) -> list[int]:
+        """Ticks of slots that name units at or behind a position of the log."""
+        ticks = []
+        for at in range(0, self.slots, _SLOTS_PER_READ):
+            data = self._file.pread(min(_SLOTS_PER_READ, self.slots - at) * _SLOT.size, at * _SLOT.size)
+            if data.strip(b"\0"):
+                ticks += [
+                    time * TIMER_PRECISION_MS for time, _, last, _, _ in _SLOT.iter_unpack(data) if last >= position
+                ]
+        return ticks
 
     def next_filled(self, start_ms: int, end_ms: int) -> int | None:
         """The first tick from `start_ms` to before `end_ms` that has units."""
         number, end = start_ms // TIMER_PRECISION_MS, end_ms // TIMER_PRECISION_MS
         # Nothing is put further ahead than the wheel is long.
-        end = min(end, number + SLOTS)
+        end = min(end, number + self.slots)
         while number < end:
-            at = number % SLOTS
-            count = min(_SLOTS_PER_READ, end - number, SLOTS - at)
+            at = number % self.slots
+            count = min(_SLOTS_PER_READ, end - number, self.slots - at)
             data = self._file.pread(count * _SLOT.size, at * _SLOT.size)
             if data.strip(b"\0"):
                 for step, (time, _, last, _, _) in enumerate(_SLOT.iter_unpack(data)):

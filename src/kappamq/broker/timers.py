@@ -27,7 +27,7 @@ from kappamq.broker.delays import StoreRecords, Waiting
 from kappamq.broker.deliveries import Snapshot
 from kappamq.broker.placing import TIMER_PRECISION_MS, copy_of, delivery_of
 from kappamq.broker.recalls import delete_key
-from kappamq.broker.timer_files import DELETE, ROLL, SLOTS, Slot, TimerCheck, TimerLog, TimerWheel, Unit
+from kappamq.broker.timer_files import DELETE, LOG_FILE_BYTES, ROLL, SLOTS, Slot, TimerCheck, TimerLog, TimerWheel, Unit
 from kappamq.clock import Clock
 from kappamq.errors import InvalidMessage, KappaError, StorageError
 from kappamq.kernel import java_hash
@@ -46,8 +46,6 @@ ROLL_WINDOW_MS: Final = 2 * 86_400_000
 BATCH_MAX: Final = 1024
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 RETRY_SECONDS: Final = 0.2
-LOG_KEPT_MS: Final = SLOTS * TIMER_PRECISION_MS
-"""How long units are kept: no slot is further ahead of its writing than the wheel is long."""
 
 _AT_ONCE_MS: Final = 2**63 - 1
 """RocketMQ: the enqueue time of a message that was due before it came into the wheel."""
@@ -88,6 +86,8 @@ class Timers:
         root: Path,
         retention_hours: float,
         files: FileSystem | None = None,
+        slots: int = SLOTS,
+        log_file_bytes: int = LOG_FILE_BYTES,
     ) -> None:
         """`root` is the store directory; `retention_hours` bounds how long a record may wait in the log."""
         self._store = store
@@ -96,8 +96,8 @@ class Timers:
         self._gate = gate
         self._files = files or RealFileSystem()
         self._check_path = root / "config" / "timercheck"
-        self._wheel = TimerWheel(self._files, root / "timerwheel")
-        self._log = TimerLog(self._files, root / "timerlog")
+        self._wheel = TimerWheel(self._files, root / "timerwheel", slots=slots)
+        self._log = TimerLog(self._files, root / "timerlog", file_bytes=log_file_bytes)
         half_kept_ms = int(retention_hours * 3_600_000 / 2) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
         self._window_ms = max(2 * TIMER_PRECISION_MS, min(ROLL_WINDOW_MS, half_kept_ms))
         self._read_ms = self._now_tick()
@@ -130,6 +130,7 @@ class Timers:
             last = unit
             if unit.tick_ms >= self._read_ms:
                 self._link(position, unit)
+        self._relink_lost()
         self._queue_offset = max(self._queue_offset, check.queue_offset)
         if last is not None:
             try:
@@ -137,6 +138,17 @@ class Timers:
                 self._queue_offset = max(self._queue_offset, message.queue_offset + 1)
             except StorageError:
                 pass  # Its record has expired, and with it all before it in the queue.
+
+    def _relink_lost(self) -> None:
+        """After a power cut the wheel may have reached the disk before the units it names: chain what is left anew."""
+        ticks = [tick_ms for tick_ms in self._wheel.ticks_beyond(self._log.end) if tick_ms]
+        if not ticks:
+            return
+        for tick_ms in ticks:
+            self._wheel.clear(tick_ms)
+        for position, unit in self._log.recover(self._log.start):
+            if unit.tick_ms >= self._read_ms:
+                self._link(position, unit)
 
     def _link(self, position: int, unit: Unit) -> None:
         slot = self._wheel.slot(unit.tick_ms)
@@ -253,7 +265,7 @@ class Timers:
         """Decide for the next entries what becomes of them. Changes nothing."""
         now_tick = self._now_tick()
         # A slot one turn of the wheel ahead of one that is not yet dealt with must wait.
-        horizon_ms = self._read_ms + (SLOTS - _SPARE_SLOTS) * TIMER_PRECISION_MS
+        horizon_ms = self._read_ms + (self._wheel.slots - _SPARE_SLOTS) * TIMER_PRECISION_MS
         units: list[tuple[int, Unit]] = []
         at_once: list[NewRecord] = []
         next_offset = self._queue_offset
@@ -382,7 +394,8 @@ class Timers:
 
     def _finish(self, tick_ms: int) -> None:
         self._wheel.clear(tick_ms)
-        self._log.drop_before(tick_ms - LOG_KEPT_MS)
+        # No slot is further ahead of its writing than the wheel is long.
+        self._log.drop_before(tick_ms - self._wheel.slots * TIMER_PRECISION_MS)
 
     # ── Reading records ─────────────────────────────────────────────────────────────────────────────────────────────
 

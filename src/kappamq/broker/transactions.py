@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kappamq.broker.appender import Appender
 from kappamq.broker.committed_offsets import CommittedOffsets
+from kappamq.broker.delays import StoreRecords
 from kappamq.broker.placing import PlacingRules, address_of, copy_of, place
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
@@ -81,7 +81,7 @@ class Transactions:
         self,
         store: Store,
         *,
-        appender: Appender,
+        store_records: StoreRecords,
         offsets: CommittedOffsets,
         clock: Clock,
         rules: TransactionRules,
@@ -90,7 +90,7 @@ class Transactions:
     ) -> None:
         """`ask` sends the question for a half message to a producer; it may raise `KappaError`."""
         self._store = store
-        self._appender = appender
+        self._store_records = store_records
         self._offsets = offsets
         self._clock = clock
         self._rules = rules
@@ -140,7 +140,7 @@ class Transactions:
     async def repair(self) -> None:
         """Store the operation records that a crash took; to be done before progress is saved for the first time."""
         if self._unrecorded:
-            await self._appender.store([self._operation(queue_offset) for queue_offset in self._unrecorded])
+            await self._store_records([self._operation(queue_offset) for queue_offset in self._unrecorded])
             self._unrecorded = []
 
     def _start_of(self, topic: str) -> int:
@@ -221,7 +221,7 @@ class Transactions:
         """Store records and the operation record in this order: the second is never in the log without the first."""
         half.is_deciding = True
         try:
-            await self._appender.store([*records, self._operation(half.queue_offset)])
+            await self._store_records([*records, self._operation(half.queue_offset)])
         except KappaError:
             half.is_deciding = False
             raise
