@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check format bench docs clean
 
 $(VENV)/ready: pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it or run 'make PYTHON=/path/to/python3.11 …'."; exit 1; }
@@ -26,6 +26,9 @@ check: $(VENV)/ready
 format: $(VENV)/ready
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: $(VENV)/ready
+	@$(BIN)/python docs/reference/generate.py
 
 bench: $(VENV)/ready
 	@$(BIN)/python -m benchmarks
