@@ -36,7 +36,12 @@ class ConfigFile:
         async with self._lock:
             self._change.clear()
             value = self._content()  # A snapshot: the table may change while the thread writes.
-            await asyncio.to_thread(save_config, self._path, value)
+            writing = asyncio.get_running_loop().run_in_executor(None, save_config, self._path, value)
+            try:
+                await asyncio.shield(writing)  # A thread cannot be stopped …
+            except asyncio.CancelledError:
+                await asyncio.wait([writing])  # … and two that write one file at once spoil it.
+                raise
 
     async def save_if_changed(self) -> None:
         if self._change.is_set():
