@@ -58,7 +58,7 @@ def alter_attributes(
         sign, key = signed[:1], signed[1:]
         check = known.get(key)
         if sign not in ("+", "-") or check is None:
-            raise UsageError(f"unsupported key: {signed[:_TEXT_MAX]}: known are {', '.join(known)}, signed + or -")
+            raise UsageError(f"unsupported key: {key[:_TEXT_MAX]}. Known are {', '.join(known)}, signed + or -")
         if current is None and sign == "-":
             raise UsageError(f"only add attribute is supported while creating: leave {signed} out")
         if current is not None and key in FIXED_ATTRIBUTES and value != current.get(key):

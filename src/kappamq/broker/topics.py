@@ -158,7 +158,7 @@ class Topics:
         """Create or change a topic on an administrator's word."""
         check_topic(topic.topic_name)
         if self.is_system(topic.topic_name):
-            raise UsageError(f"The topic[{topic.topic_name}] is conflict with system topic: choose another name.")
+            raise UsageError(f"The topic[{topic.topic_name}] is conflict with system topic. Choose another name.")
         for kind, count in (("read", topic.read_queue_nums), ("write", topic.write_queue_nums)):
             if not 0 <= count <= QUEUES_MAX:
                 raise UsageError(f"{count} {kind} queues are out of range: use 1 to {QUEUES_MAX}")
@@ -177,7 +177,7 @@ class Topics:
         if not name.strip():
             raise InvalidName("The specified topic is blank.")
         if self.is_system(name):
-            raise UsageError(f"The topic[{name}] is conflict with system topic: it cannot be deleted.")
+            raise UsageError(f"The topic[{name}] is conflict with system topic. It cannot be deleted.")
         if self._table.pop(name, None) is None:
             return False
         self._changed()

@@ -202,7 +202,7 @@ def encode_producers(groups: Mapping[str, Iterable[ProducerView]]) -> bytes:
                         "clientId": producer.client_id,
                         "language": producer.language,
                         "lastUpdateTimestamp": producer.last_seen_ms,
-                        "remoteIP": producer.address,
+                        "remoteIP": f"/{producer.address}",  # RocketMQ: an address without a name begins so.
                         "version": producer.version,
                     }
                     for producer in producers

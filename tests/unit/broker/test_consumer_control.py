@@ -75,7 +75,7 @@ def test_producers_are_listed_by_group_and_all_together(desk: Desk, control: Con
                 "clientId": "p",
                 "language": "JAVA",
                 "lastUpdateTimestamp": seen_ms,
-                "remoteIP": "1.2.3.4:5",
+                "remoteIP": "/1.2.3.4:5",
                 "version": 479,
             }
         ]
