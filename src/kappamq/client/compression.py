@@ -11,6 +11,7 @@ LEVEL: Final = 5
 INFLATED_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
 """Most bytes a received body may grow to: a small record must not be able to fill our memory."""
 
+_ZSTD_STEP_BYTES: Final = 256
 _INSTALL: Final = "pip install 'kappamq[compression]'"
 
 
@@ -82,16 +83,22 @@ def _inflate_lz4(body: bytes) -> bytes:
 
 def _inflate_zstd(body: bytes) -> bytes:
     zstandard = _zstandard()
+    stream = zstandard.ZstdDecompressor().decompressobj()
     pieces: list[bytes] = []
     size = 0
     try:
-        for piece in zstandard.ZstdDecompressor().read_to_iter(body):
-            pieces.append(piece)
-            size += len(piece)
+        # In small steps: what one step can grow to is bounded by its input only.
+        for at in range(0, len(body), _ZSTD_STEP_BYTES):
+            if stream.eof:
+                break
+            pieces.append(stream.decompress(body[at : at + _ZSTD_STEP_BYTES]))
+            size += len(pieces[-1])
             if size > INFLATED_BYTES_MAX:
                 raise _too_large("zstd")
     except zstandard.ZstdError as fault:
         raise _damaged("zstd", fault) from None
+    if not stream.eof:
+        raise _damaged("zstd", "it ends too early")
     return b"".join(pieces)
 
 

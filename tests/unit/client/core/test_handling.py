@@ -1,0 +1,45 @@
+"""What the outcome of a handler means."""
+
+from __future__ import annotations
+
+import pytest
+
+from kappamq.client.core.handling import Handler, RetryLater, chunks_of, judge_error, judge_return
+from kappamq.errors import UsageError
+from kappamq.model.message import StoredMessage
+
+
+def message(topic: str, offset: int) -> StoredMessage:
+    return StoredMessage(topic, b"x", 0, offset, 0, 0, 0, 0, b"", 0, b"", 0, 0, "", 0, 0)
+
+
+MESSAGES = [message("a", offset) for offset in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("returned", "good"), [(None, 4), (1, 2), (-1, 0), (99, 4), (True, 4), (False, 4), ("text", 4), (3, 4)]
+)
+def test_a_returned_index_parts_good_from_bad(returned: object, good: int) -> None:
+    verdict = judge_return(MESSAGES, returned)
+    assert (verdict.done, verdict.failed) == (MESSAGES[:good], MESSAGES[good:])
+
+
+def test_errors_fail_everything_and_may_say_when() -> None:
+    assert judge_error(MESSAGES, ValueError()).failed == MESSAGES
+    verdict = judge_error(MESSAGES, RetryLater("later", delay_level=5, pause_ms=10))
+    assert (verdict.delay_level, verdict.pause_ms) == (5, 10)
+
+
+def test_chunks_hold_one_topic_and_keep_the_order() -> None:
+    handlers = {"a": Handler(print, 2, takes_list=True), "b": Handler(print)}
+    messages = [message(topic, offset) for offset, topic in enumerate("aaabbca")]
+    chunks = chunks_of(messages, handlers.get)
+    assert [[each.queue_offset for each in chunk] for _, chunk in chunks] == [[0, 1], [2], [3], [4], [5], [6]]
+    assert [handler for handler, _ in chunks][3:5] == [handlers["b"], None]
+
+
+def test_a_handler_gets_a_message_or_a_list() -> None:
+    assert Handler(print).argument(MESSAGES[:1]) is MESSAGES[0]
+    assert Handler(print, 4, takes_list=True).argument(MESSAGES) == MESSAGES
+    with pytest.raises(UsageError):
+        Handler(print, 0)
