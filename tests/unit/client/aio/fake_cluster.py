@@ -242,6 +242,7 @@ class FakeBroker:
     _HANDLERS: ClassVar[dict[int, Callable[[FakeBroker, Connection, Command], None]]] = {
         RequestCode.SEND_MESSAGE_V2: _send,
         RequestCode.SEND_BATCH_MESSAGE: _send,
+        RequestCode.SEND_REPLY_MESSAGE_V2: _send,
         RequestCode.PULL_MESSAGE: _pull,
         RequestCode.QUERY_CONSUMER_OFFSET: _query_offset,
         RequestCode.UPDATE_CONSUMER_OFFSET: _update_offset,
