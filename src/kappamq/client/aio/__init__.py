@@ -1,1 +1,1 @@
-"""TODO docstring."""
+"""The asyncio front: acts on what `core` decides, with sockets, tasks and timers."""
