@@ -101,6 +101,7 @@ class LitePullConsumer:
         self._current: Batch | None = None
         self._current_at = 0
         self._holding: QueueReader | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_open = False
 
     # ── Life cycle ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,6 +121,14 @@ class LitePullConsumer:
             return
         if self._owns_cluster:
             await self._stack.enter_async_context(self.cluster)
+        try:
+            await self._join()
+        except BaseException:
+            await self.close(is_last_done=False)
+            await self._stack.aclose()
+            raise
+
+    async def _join(self) -> None:
         self._store = (
             LocalOffsets(self.cluster.client_id, self._group, directory=self._settings.offsets_directory)
             if self._settings.model is MessageModel.BROADCASTING
@@ -132,15 +141,15 @@ class LitePullConsumer:
             self.cluster.routes.want(topic)
             await self.cluster.routes.refresh_quietly(topic)
         await self.cluster.join_consumer(self)
+        self.cluster.routes.on_change(self._on_route)
         self._is_open = True
         await self.cluster.heartbeat()
         await self._subscriptions.check_expressions(self._group)
-        self.cluster.routes.on_change(self._on_route)
         if self._assigned:
             await self._apply(self._assigned)
         else:
             await self._balancer.balance()
-        self._tasks = [
+        self._tasks += [
             self.cluster.tasks.start(self._balancer.run(), name=f"balance {self._group}"),
             self.cluster.tasks.start(self._persist_forever(), name=f"persist {self._group}"),
         ]

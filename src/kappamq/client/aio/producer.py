@@ -159,7 +159,11 @@ class Producer:
             return
         if self._owns_cluster:
             await self._stack.enter_async_context(self.cluster)
-        await self.cluster.join_producer(self._member)
+        try:
+            await self.cluster.join_producer(self._member)
+        except BaseException:
+            await self._stack.aclose()
+            raise
         self._is_open = True
         if self._faults is not None:
             self.cluster.tasks.start(self._probe_faults(self._faults), name="probe brokers")

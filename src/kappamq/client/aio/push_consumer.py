@@ -200,14 +200,18 @@ class PushConsumer:
         for topic in self._subscriptions.topics():
             await self.cluster.routes.refresh_quietly(topic)
         await self.cluster.join_consumer(self)
+        self.cluster.routes.on_change(self._balancer.on_route)
         self._is_running = True
         self._started_at_ms = self.cluster.clock.now_ms()
-        await self.cluster.heartbeat()
-        await self._subscriptions.check_expressions(self._group)
-        if self._settings.model is MessageModel.CLUSTERING:
-            await self.cluster.find_retry_topic(self._group)
-        self.cluster.routes.on_change(self._balancer.on_route)
-        await self._balancer.balance()
+        try:
+            await self.cluster.heartbeat()
+            await self._subscriptions.check_expressions(self._group)
+            if self._settings.model is MessageModel.CLUSTERING:
+                await self.cluster.find_retry_topic(self._group)
+            await self._balancer.balance()
+        except BaseException:
+            await self._leave()
+            raise
         self._start_tasks()
 
     async def _build(self) -> None:
@@ -272,10 +276,10 @@ class PushConsumer:
             if self._is_running:
                 await self._leave()
         finally:
-            self._is_running = False
             await self._stack.aclose()
 
     async def _leave(self) -> None:
+        self._is_running = False
         self._balancer.is_paused = True
         self._pulling.is_paused = True
         for assignment in self._assignments.values():

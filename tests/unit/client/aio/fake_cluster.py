@@ -74,6 +74,14 @@ class FakeBroker:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    async def restart(self) -> None:
+        """Stop serving, and serve again on the same port; what was stored and committed survives."""
+        await self.server.stop()
+        self._parked.clear()
+        self.server = Server(self._on_request, on_lost=self._on_lost)
+        await self.server.__aenter__()
+        await self.server.listen("127.0.0.1", self.port)
+
     def script(self, code: int, *answers: Scripted) -> None:
         """Answer the next requests of this code so."""
         self._script[code].extend(answers)

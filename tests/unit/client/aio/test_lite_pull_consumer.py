@@ -9,9 +9,9 @@ from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.settings import ConsumerSettings, LitePullSettings
-from kappamq.errors import UsageError
+from kappamq.errors import Refused, UsageError
 from kappamq.model.message import Queue
-from kappamq.wire.codes import RequestCode
+from kappamq.wire.codes import RequestCode, ResponseCode
 
 SLOW_COMMIT = ConsumerSettings(commit_interval_ms=60_000)
 
@@ -186,3 +186,14 @@ async def test_a_cancelled_poll_loses_nothing() -> None:
                 await consumer.poll(timeout=10)
         fill(cluster, 3)
         assert len(await consumer.poll()) >= 1
+
+
+async def test_a_consumer_that_cannot_start_leaves_nothing_behind() -> None:
+    async with FakeCluster() as cluster:
+        cluster.broker.script(RequestCode.CHECK_CLIENT_CONFIG, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+        consumer = consumer_of(cluster, topics=())
+        consumer._subscriptions.add("orders", "a > 5", "SQL92")
+        with pytest.raises(Refused):
+            await consumer.open()
+        assert not cluster.broker.members["g"]
+        assert not consumer.cluster.is_open

@@ -285,3 +285,22 @@ async def test_errors_of_the_block_reach_the_user_as_they_are() -> None:
         with pytest.raises(ZeroDivisionError):
             async with Producer(cluster.nameserver, group="g"):
                 raise ZeroDivisionError
+
+
+async def test_a_failing_broker_is_avoided_for_a_while() -> None:
+    settings = ProducerSettings(latency_faults=True)
+    async with FakeCluster("a", "b") as cluster, Producer(cluster.nameserver, group="g", settings=settings) as producer:
+        await producer.queues_of("orders")
+        bad, good = cluster.brokers
+        bad.script(SEND, *[ResponseCode.SYSTEM_ERROR] * 5)
+        for _ in range(20):
+            assert (await producer.send(Message("orders", b"x"))).is_ok
+        assert len(bad.requests_of(SEND)) == 1
+        assert len(good.requests_of(SEND)) == 20
+
+
+async def test_without_fault_tolerance_every_broker_gets_its_turn() -> None:
+    async with FakeCluster("a", "b") as cluster, Producer(cluster.nameserver, group="g") as producer:
+        for _ in range(8):
+            await producer.send(Message("orders", b"x"))
+        assert [len(broker.requests_of(SEND)) for broker in cluster.brokers] == [4, 4]

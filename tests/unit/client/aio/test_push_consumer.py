@@ -10,10 +10,11 @@ import pytest
 from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 from kappamq.client.aio.push_consumer import PushConsumer
+from kappamq.client.core.balancing import AverageByCircle
 from kappamq.client.core.handling import RetryLater
 from kappamq.client.core.process_queue import CacheLimits
-from kappamq.client.settings import ConsumerSettings, PushSettings
-from kappamq.errors import UsageError
+from kappamq.client.settings import ClusterSettings, ConsumerSettings, PushSettings
+from kappamq.errors import Refused, UsageError
 from kappamq.model.message import StoredMessage
 from kappamq.model.subscription import MessageModel
 from kappamq.wire.bodies import encode_offset_table
@@ -449,3 +450,73 @@ async def test_operators_can_ask_a_running_consumer() -> None:
         assert b'"consumeResult":"CR_SUCCESS"' in direct.body
         unknown = await connection.call(Command(code=999), timeout_ms=3000)
         assert unknown.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
+async def test_a_restarted_broker_is_found_again() -> None:
+    async with FakeCluster(queues=1) as cluster, consumer_of(cluster) as consumer:
+        seen: list[bytes] = []
+
+        @consumer.on("orders")
+        async def handle(message: StoredMessage) -> None:
+            seen.append(message.body)
+
+        cluster.broker.store("orders", 0, b"before")
+        await consumer.start()
+        await eventually(lambda: seen == [b"before"])
+        await eventually(lambda: cluster.broker.committed.get(("g", "orders", 0)) == 1)
+        await cluster.broker.restart()
+        cluster.broker.store("orders", 0, b"after")
+        await eventually(lambda: seen == [b"before", b"after"])
+        await eventually(lambda: len(cluster.broker.members["g"]) == 1)
+        await eventually(lambda: cluster.broker.committed["g", "orders", 0] == 2)
+
+
+async def test_heartbeats_do_not_wait_for_handlers() -> None:
+    settings = ClusterSettings(heartbeat_interval_ms=20)
+    async with FakeCluster(queues=1) as cluster, consumer_of(cluster, cluster_settings=settings) as consumer:
+        cluster.broker.store("orders", 0, b"x")
+        started, go_on = threading.Event(), threading.Event()
+
+        @consumer.on("orders")
+        def handle(message: StoredMessage) -> None:
+            started.set()
+            assert go_on.wait(20)
+
+        await consumer.start()
+        await eventually(started.is_set)
+        beats = len(cluster.broker.requests_of(RequestCode.HEART_BEAT))
+        await eventually(lambda: len(cluster.broker.requests_of(RequestCode.HEART_BEAT)) >= beats + 5)
+        go_on.set()
+
+
+async def test_any_strategy_may_share_the_queues() -> None:
+    settings = ConsumerSettings(strategy=AverageByCircle())
+
+    async def handle(message: StoredMessage) -> None: ...
+
+    async with (
+        FakeCluster(queues=4) as cluster,
+        consumer_of(cluster, settings=settings, cluster_settings=ClusterSettings(instance="a")) as first,
+        consumer_of(cluster, settings=settings, cluster_settings=ClusterSettings(instance="b")) as second,
+    ):
+        for consumer in (first, second):
+            consumer.add_handler("orders", handle)
+            await consumer.start()
+        cluster.broker.notify_members("g")
+
+        def ids(consumer: PushConsumer) -> set[int]:
+            return {queue.queue_id for queue in consumer.assignment() if queue.topic == "orders"}
+
+        await eventually(lambda: (ids(first), ids(second)) == ({0, 2}, {1, 3}))
+
+
+async def test_sql_is_checked_by_a_broker_at_the_start() -> None:
+    async with FakeCluster() as cluster, consumer_of(cluster) as consumer:
+        cluster.broker.script(RequestCode.CHECK_CLIENT_CONFIG, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+
+        @consumer.on("orders", "a > 5", expression_type="SQL92")
+        async def handle(message: StoredMessage) -> None: ...
+
+        with pytest.raises(Refused) as caught:
+            await consumer.start()
+        assert caught.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
