@@ -1,8 +1,12 @@
 """Bulk byte work of `model` and `wire`: pure functions on buffers, compiled where possible.
 
-`KERNEL` names the implementation that was chosen: `python` is the plain reference.
+`KERNEL` names the implementation that was chosen: `compiled`, or `python` for the plain reference, which serves where
+there is no compiler and where KAPPAMQ_KERNEL=python asks for it.
 """
 
+import os
+
+from kappamq.kernel import reference
 from kappamq.kernel.reference import (
     crc31,
     encode_record,
@@ -12,5 +16,23 @@ from kappamq.kernel.reference import (
 )
 
 KERNEL = "python"
+
+if os.environ.get("KAPPAMQ_KERNEL") != "python":
+    try:
+        from kappamq.kernel import _compiled
+    except ImportError:
+        pass
+    else:
+        # An extension that was built from older sources stays unused until it is built again.
+        if _compiled.INTERFACE == reference.INTERFACE:
+            from kappamq.kernel._compiled import (
+                crc31,
+                encode_record,
+                java_hash,
+                java_hash_extend,
+                split_frames,
+            )
+
+            KERNEL = "compiled"
 
 __all__ = ["KERNEL", "crc31", "encode_record", "java_hash", "java_hash_extend", "split_frames"]

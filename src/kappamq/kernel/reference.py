@@ -12,7 +12,11 @@ The optional CRC over the whole record is the last property: `__CRC32#` 0x01, te
 
 from operator import mul
 from struct import Struct
+from struct import error as struct_error
 from zlib import crc32
+
+INTERFACE = 1
+"""Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
 MAGIC_V2 = -626843477
@@ -30,7 +34,7 @@ _POWERS_MAX = 256
 _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_POWERS_MAX, -1, -1)]
 
 
-def crc31(data: bytes | memoryview) -> int:
+def crc31(data: bytes | bytearray | memoryview) -> int:
     """CRC-32 of `data` without its top bit, as RocketMQ stores it."""
     return crc32(data) & 0x7FFFFFFF
 
@@ -76,7 +80,10 @@ def encode_record(
     prepared_offset: int,
     append_crc: bool,
 ) -> bytes:
-    """Bytes of one record. With `append_crc` the properties end with a CRC over everything before it."""
+    """Bytes of one record. With `append_crc` the properties end with a CRC over everything before it.
+
+    Raises `OverflowError` for a value that does not fit its field.
+    """
     if append_crc and properties and properties[-1] != 2:
         properties += b"\x02"
     body_bytes = len(body)
@@ -84,30 +91,34 @@ def encode_record(
     properties_bytes = len(properties) + (CRC_PROPERTY_BYTES if append_crc else 0)
     is_v1 = topic_bytes <= TOPIC_V1_BYTES_MAX
     total = 75 + len(born_host) + len(store_host) + body_bytes + topic_bytes + properties_bytes + (0 if is_v1 else 1)
-    record = b"".join(
-        (
-            _HEAD.pack(
-                total,
-                MAGIC_V1 if is_v1 else MAGIC_V2,
-                crc31(body),
-                queue_id,
-                flag,
-                queue_offset,
-                log_offset,
-                flags,
-                born_at_ms,
-            ),
-            born_host,
-            _AFTER_BORN_HOST.pack(stored_at_ms),
-            store_host,
-            _AFTER_STORE_HOST.pack(retry_count, prepared_offset, body_bytes),
-            body,
-            bytes((topic_bytes,)) if is_v1 else _SHORT.pack(topic_bytes),
-            topic,
-            _SHORT.pack(properties_bytes),
-            properties,
+    try:
+        head = _HEAD.pack(
+            total,
+            MAGIC_V1 if is_v1 else MAGIC_V2,
+            crc31(body),
+            queue_id,
+            flag,
+            queue_offset,
+            log_offset,
+            flags,
+            born_at_ms,
         )
-    )
+        record = b"".join(
+            (
+                head,
+                born_host,
+                _AFTER_BORN_HOST.pack(stored_at_ms),
+                store_host,
+                _AFTER_STORE_HOST.pack(retry_count, prepared_offset, body_bytes),
+                body,
+                bytes((topic_bytes,)) if is_v1 else _SHORT.pack(topic_bytes),
+                topic,
+                _SHORT.pack(properties_bytes),
+                properties,
+            )
+        )
+    except struct_error as fault:
+        raise OverflowError(f"a value does not fit its field of the record: {fault}") from None
     if not append_crc:
         return record
     return record + CRC_PROPERTY_NAME + f"{crc31(record):010d}"[::-1].encode() + b"\x02"
