@@ -620,14 +620,18 @@ class Producer:
     async def _prepare(self, message: Message, extra: dict[str, str]) -> Prepared:
         self._check_open()
         if self._compresses_in_thread(message):
-            return await asyncio.to_thread(self._prepare_now, message, extra)
+            # The id is made here: its counter belongs to the event loop.
+            return await asyncio.to_thread(self._prepare_with, message, extra, self.cluster.unique_ids.next())
         return self._prepare_now(message, extra)
 
     def _prepare_now(self, message: Message, extra: dict[str, str]) -> Prepared:
+        return self._prepare_with(message, extra, self.cluster.unique_ids.next())
+
+    def _prepare_with(self, message: Message, extra: dict[str, str], message_id: str) -> Prepared:
         self._check(message)
         return prepare(
             message,
-            self.cluster.unique_ids.next(),
+            message_id,
             extra=extra,
             compression=self._settings.compression,
             level=self._settings.compression_level,
