@@ -78,7 +78,7 @@ class QueueFiles:
     def _evict_map(self) -> None:
         # Second chance: a file used since the last look goes to the back. Two threads here at once do no harm: each
         # takes another file off the deque.
-        for _ in range(len(self._mapped)):
+        for _ in range(2 * len(self._mapped)):
             try:
                 oldest = self._mapped.popleft()
             except IndexError:
@@ -88,7 +88,8 @@ class QueueFiles:
                 self._mapped.append(oldest)
             else:
                 oldest.map = None
-                return
+                if len(self._mapped) <= self._open_max:
+                    return
 
     def writer_of(self, file: QueueFile) -> File:
         """The file for writing; made with its full length when it does not exist. Owner only."""
@@ -252,7 +253,11 @@ class ConsumeQueue:
             return b""
         at -= file_start
         file.is_recent = True
-        return (file.map or self._pool.map_of(file))[at : min(at + count * UNIT_BYTES, file_bytes)]
+        try:
+            view = file.map or self._pool.map_of(file)
+        except FileNotFoundError:  # Deleted by retention since `_files` was looked at.
+            return b""
+        return view[at : min(at + count * UNIT_BYTES, file_bytes)]
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
         """Log offset, size and tags code of one entry; `None` where no file is. [any thread]"""

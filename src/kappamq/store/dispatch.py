@@ -36,7 +36,21 @@ class Arrival(NamedTuple):
 
 def derive(facts: RecordFacts, log_offset: int, size: int, delay_levels_ms: tuple[int, ...]) -> Arrival:
     """The queue and index entries of one record."""
-    topic, queue_id, queue_offset, flags, stored_at_ms, text = facts
+    return derive_from(*facts, log_offset, size, delay_levels_ms)
+
+
+def derive_from(
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    flags: int,
+    stored_at_ms: int,
+    text: str,
+    log_offset: int,
+    size: int,
+    delay_levels_ms: tuple[int, ...],
+) -> Arrival:
+    """The same from single values: one object less for each appended record."""
     code = 0
     unique_id = keys_text = ""
     # Later duplicates win, as everywhere with properties.

@@ -19,6 +19,8 @@ from kappamq.errors import DiskFull, StorageError, StoreLocked
 Data: TypeAlias = "bytes | bytearray | memoryview"
 
 FULL_DISK_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+PASSING_ERRORS: Final = FULL_DISK_ERRORS | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""Errors after which the same call may work a little later, without anything lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from kappamq.model.properties import PROPERTIES_BYTES_MAX
 from kappamq.model.record import BLANK_BYTES, RECORD_BYTES_MIN, NewRecord, encode_blank
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import ConsumeQueue
-from kappamq.store.dispatch import Arrival, derive
-from kappamq.store.log_scan import RecordFacts
+from kappamq.store.dispatch import Arrival, derive_from
 from kappamq.store.queue_table import QueueTable
 from kappamq.store.segment import Segment
 from kappamq.store.settings import StoreSettings
@@ -59,6 +58,8 @@ class Placement:
         settings = self._settings
         append_crc = settings.append_crc
         delay_levels_ms = settings.delay_levels_ms
+        body_bytes_max = settings.message_bytes_max
+        properties_bytes_max = self._properties_bytes_max
         now_ms = self._now_ms
         queues = self._queues
         following = self.following
@@ -70,9 +71,11 @@ class Placement:
             properties = record.properties
             if CRC_PROPERTY_NAME in properties:
                 properties = _without_crc(properties)
-            self._check(record, len(properties), settings)
+            if len(record.body) > body_bytes_max or len(properties) > properties_bytes_max:
+                raise self._too_large(record, len(properties))
             topic = record.topic
-            queue = queues.get((topic, record.queue_id)) or queues.add(topic, record.queue_id)
+            queue_id = record.queue_id
+            queue = queues.get((topic, queue_id)) or queues.add(topic, queue_id)
             flags = record.flags
             queue_offset = following.get(queue, queue.next)
             if flags & TRANSACTION_MASK and flags & TRANSACTION_MASK != _COMMITTED:
@@ -90,7 +93,7 @@ class Placement:
                     body=record.body,
                     topic=topic_bytes,
                     properties=properties,
-                    queue_id=record.queue_id,
+                    queue_id=queue_id,
                     flag=record.flag,
                     queue_offset=queue_offset,
                     log_offset=end,
@@ -110,10 +113,8 @@ class Placement:
                 chunks = []
             chunks.append(data)
             appended.append(Appended(end, size, queue_offset, now_ms))
-            facts = RecordFacts(
-                topic, record.queue_id, queue_offset, flags, now_ms, str(properties, "utf-8", "replace")
-            )
-            arrivals.append(derive(facts, end, size, delay_levels_ms))
+            text = str(properties, "utf-8", "replace")
+            arrivals.append(derive_from(topic, queue_id, queue_offset, flags, now_ms, text, end, size, delay_levels_ms))
             end += size
         if chunks:
             self.parts.append((segment, start, b"".join(chunks)))
@@ -148,16 +149,18 @@ class Placement:
         segment, _start, self.end = self._roll(segment, [], self.end, self.end)
         return self._place_together(records, segment)
 
-    def _check(self, record: NewRecord, properties_bytes: int, settings: StoreSettings) -> None:
-        if len(record.body) > settings.message_bytes_max:
-            raise InvalidMessage(
-                f"a body of {len(record.body)} bytes is too large: the limit is {settings.message_bytes_max}"
+    @property
+    def _properties_bytes_max(self) -> int:
+        # One less for a separator that may be missing at the end.
+        return PROPERTIES_BYTES_MAX - 1 - (CRC_PROPERTY_BYTES if self._settings.append_crc else 0)
+
+    def _too_large(self, record: NewRecord, properties_bytes: int) -> InvalidMessage:
+        if properties_bytes > self._properties_bytes_max:
+            return InvalidMessage(
+                f"properties of {properties_bytes} bytes are too large: the limit is {self._properties_bytes_max}"
             )
-        # One more for a separator that may be missing at the end.
-        if properties_bytes + 1 + (CRC_PROPERTY_BYTES if settings.append_crc else 0) > PROPERTIES_BYTES_MAX:
-            raise InvalidMessage(
-                f"properties of {properties_bytes} bytes are too large: with the checksum, {PROPERTIES_BYTES_MAX} fit"
-            )
+        limit = self._settings.message_bytes_max
+        return InvalidMessage(f"a body of {len(record.body)} bytes is too large: the limit is {limit}")
 
 
 def _without_crc(properties: bytes) -> bytes:

@@ -42,6 +42,7 @@ from kappamq.store.consume_queue import QueueFiles
 from kappamq.store.dispatch import Arrival
 from kappamq.store.files import (
     FULL_DISK_ERRORS,
+    PASSING_ERRORS,
     File,
     FileSystem,
     RealFileSystem,
@@ -120,7 +121,8 @@ class Store:
         self._pending: deque[_Batch] = deque()
         self._failure = ""
         self._is_disk_full = False
-        self._is_dispatch_blocked = False
+        self._dispatch_block = ""
+        """Why durable records cannot become visible just now."""
         self._is_closed = False
         self._index_retry_at = 0.0
         self._trusted_from = 0
@@ -229,7 +231,7 @@ class Store:
     @property
     def is_writable(self) -> bool:
         """Whether `append` can work now."""
-        return not (self._failure or self._is_closed or self._is_disk_full or self._is_dispatch_blocked)
+        return not (self._failure or self._is_closed or self._is_disk_full or self._dispatch_block)
 
     @property
     def failure(self) -> str:
@@ -248,17 +250,16 @@ class Store:
         now_ms = self._clock.now_ms()
         try:
             batch = Placement(self._log, self._queues, self.settings, now_ms=now_ms).encode(records, atomic=atomic)
-            self._log.write(batch.parts, end=batch.end)
         except OSError as error:
-            # Either no segment could be made, or clearing what a failed write left did not work either.
-            failure = storage_error("writing the commit log failed", error)
-            if not isinstance(failure, DiskFull):
-                self._fail(str(failure))
-            raise failure from error
-        except StorageError as failure:
-            if not isinstance(failure, DiskFull):
-                self._fail(str(failure))
+            raise storage_error("making the next segment failed", error) from error
+        try:
+            self._log.write(batch.parts, end=batch.end)
+        except DiskFull:
             raise
+        except (OSError, StorageError) as error:
+            # Not about space, or what a failed write left could not be cleared: the end of the log is in doubt.
+            self._fail(str(error))
+            raise StorageError(self._failure) from error
         for queue, following in batch.following.items():
             queue.next = following
         if batch.arrivals:
@@ -313,11 +314,11 @@ class Store:
         try:
             self._queues.put(arrivals)
         except OSError as error:
-            if error.errno not in FULL_DISK_ERRORS:
-                self._fail(f"writing consume queues failed ({error}): stop the broker and check the disk")
-            self._is_dispatch_blocked = True
+            if error.errno not in PASSING_ERRORS:
+                self._fail(f"writing consume queues failed ({error})")
+            self._dispatch_block = f"consume queues cannot be written ({error.strerror})"
             return []
-        self._is_dispatch_blocked = False
+        self._dispatch_block = ""
         end = self._pending[batches - 1].end
         for _ in range(batches):
             self._pending.popleft()
@@ -372,8 +373,8 @@ class Store:
             return StorageError(self._failure)
         if self._is_closed:
             return StorageError("the store is closed: open it again")
-        if self._is_dispatch_blocked:
-            return DiskFull("there is no disk space for consume queues: free some, writing then goes on by itself")
+        if self._dispatch_block:
+            return DiskFull(f"{self._dispatch_block}: free some space, writing then goes on by itself")
         return DiskFull(
             f"the disk of {self.root} is more than {self.settings.disk_full_ratio:.0%} full: "
             "free some space, writing then goes on by itself"
@@ -615,7 +616,7 @@ class Store:
             self._is_disk_full = True
         elif ratio <= self.settings.disk_force_ratio:
             self._is_disk_full = False
-        is_full = self._is_disk_full or self._is_dispatch_blocked
+        is_full = self._is_disk_full or bool(self._dispatch_block)
         reason = str(self._refusal()) if is_full and not self._failure else ""
         return DiskState(ratio, space.usable, is_full, reason)
 

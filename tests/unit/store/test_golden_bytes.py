@@ -13,7 +13,8 @@ from kappamq.store.files import RealFileSystem
 from kappamq.store.settings import StoreSettings
 from kappamq.store.store import Store
 
-PROPERTIES = b"KEYS\x01ORDER-1001\x02UNIQ_KEY\x01C0A8010A1A2B18B4AAC24F1E00000001\x02TAGS\x01TagA\x02CLUSTER\x01DefaultCluster\x02"
+KEYS = b"KEYS\x01ORDER-1001\x02UNIQ_KEY\x01C0A8010A1A2B18B4AAC24F1E00000001\x02"
+PROPERTIES = KEYS + b"TAGS\x01TagA\x02CLUSTER\x01DefaultCluster\x02"
 
 
 def example() -> NewRecord:
