@@ -102,7 +102,9 @@ class TimerWheel:
             data = self._file.pread(min(_SLOTS_PER_READ, self.slots - at) * _SLOT.size, at * _SLOT.size)
             if data.strip(b"\0"):
                 ticks += [
-                    time * TIMER_PRECISION_MS for time, _, last, _, _ in _SLOT.iter_unpack(data) if last >= position
+                    time * TIMER_PRECISION_MS
+                    for time, _, last, _, _ in _SLOT.iter_unpack(data)
+                    if time and last >= position
                 ]
         return ticks
 

@@ -123,7 +123,7 @@ class Timers:
             return
         self._read_ms, self._counter = check.read_ms, check.counter
         if check.log_end and (self._wheel.is_new or not self._log.reaches(check.log_end)):
-            self._rebuild()
+            self._rebuild(check.queue_offset)
             return
         last: Unit | None = None
         for position, unit in self._log.recover(check.log_end):
@@ -141,7 +141,7 @@ class Timers:
 
     def _relink_lost(self) -> None:
         """After a power cut the wheel may have reached the disk before the units it names: chain what is left anew."""
-        ticks = [tick_ms for tick_ms in self._wheel.ticks_beyond(self._log.end) if tick_ms]
+        ticks = self._wheel.ticks_beyond(self._log.end)
         if not ticks:
             return
         for tick_ms in ticks:
@@ -157,22 +157,22 @@ class Timers:
         elif slot.last < position:
             self._wheel.put(unit.tick_ms, Slot(slot.first, position, slot.units + 1))
 
-    def _rebuild(self) -> None:
-        """Make wheel and timer log again from the timer topic: all that is not due before the last save."""
+    def _rebuild(self, enqueued: int) -> None:
+        """Make wheel and timer log again from the timer topic: all but what was due before progress was saved.
+
+        `enqueued` is the queue offset that was reached then; what follows it was in no slot yet.
+        """
         log.warning("timer files are incomplete: they are made again from the timer topic")
         self._reset_files()
-        rolled: set[int] = set()
         start, end = self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
         for entry in self._all_entries(start, end):
             message = self._read(entry)
-            if message is not None and message.prepared_offset > 0:
-                rolled.add(message.prepared_offset)
-        due = set()
-        for entry in self._all_entries(start, end):
-            message = self._read(entry)
-            if message is not None and _tick_of(message) < self._read_ms:
-                due.add(message.log_offset)
-        self._delivered |= rolled | due
+            if message is None:
+                continue
+            if message.prepared_offset > 0:
+                self._delivered.add(message.prepared_offset)
+            if entry.queue_offset < enqueued and _tick_of(message) < self._read_ms:
+                self._delivered.add(message.log_offset)
         self._queue_offset = start
 
     def _reset_files(self) -> None:
@@ -264,6 +264,8 @@ class Timers:
     def _place_next(self) -> _Placed:
         """Decide for the next entries what becomes of them. Changes nothing."""
         now_tick = self._now_tick()
+        # A slot that is over may still take units; a recall that comes late finds its message there.
+        open_from_ms = self._read_ms if self._work is None else self._work.tick_ms + TIMER_PRECISION_MS
         # A slot one turn of the wheel ahead of one that is not yet dealt with must wait.
         horizon_ms = self._read_ms + (self._wheel.slots - _SPARE_SLOTS) * TIMER_PRECISION_MS
         units: list[tuple[int, Unit]] = []
@@ -274,7 +276,7 @@ class Timers:
             if message is not None and message.log_offset not in self._delivered:
                 tick_ms = _tick_of(message)
                 is_delete = Name.TIMER_DELETE_ID in message.properties
-                if tick_ms < now_tick:
+                if tick_ms < open_from_ms:
                     record = None if is_delete else _delivered_copy(message, _AT_ONCE_MS, self._clock.now_ms())
                     at_once += [record] if record is not None else []
                 else:
@@ -309,31 +311,31 @@ class Timers:
             count = (slot.units if slot is not None else 0) + (-1 if unit.magic & DELETE else 1)
             slots[tick_ms] = Slot(slot.first if slot is not None else position, position, count)
         end = self._log.end
+        linked: list[int] = []
         try:
             self._log.append(chained)
             for tick_ms, slot in slots.items():
                 self._wheel.put(tick_ms, slot)
+                linked.append(tick_ms)
         except OSError as error:
             # The same units will be written again at the same place: nothing may point to them until then.
             self._log.end = end
-            for tick_ms, old in before.items():
-                if old is None:
-                    self._wheel.clear(tick_ms)
-                else:
-                    self._wheel.put(tick_ms, old)
+            for tick_ms in linked:
+                self._wheel.put(tick_ms, before[tick_ms] or Slot(-1, -1, 0))
             raise storage_error("writing timer files failed", error) from error
 
     # ── Out of the wheel ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _dequeue(self) -> bool:
-        """Deal with the next slot that is due; whether there was one."""
+        """Deal with the next slot that is due; whether there is anything new to be done now."""
         work = self._work
         if work is None:
             now_tick = self._now_tick()
             tick_ms = await asyncio.to_thread(self._wheel.next_filled, self._read_ms, now_tick)
             if tick_ms is None:
+                has_moved = now_tick > self._read_ms
                 self._read_ms = max(self._read_ms, now_tick)
-                return False
+                return has_moved
             positions, deletes = await asyncio.to_thread(self._collect, tick_ms)
             self._read_ms = tick_ms
             self._work = work = _SlotWork(tick_ms, positions, deletes, self._store.written)
