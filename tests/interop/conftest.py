@@ -12,11 +12,16 @@ from tests.interop.rocketmq import Cluster, Unreachable, start_cluster
 # Messages whose transaction is undecided are asked about soon enough for a test.
 TEST_SETTINGS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionOpBatchInterval": "100"}
 
+TEST_SECONDS_MAX = 600
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "interop" in item.path.parts:
             item.add_marker(pytest.mark.interop)
+            if item.get_closest_marker("timeout") is None:
+                # The first test of a session may have to fetch and build what all use.
+                item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
 
 
 def skip_loudly(missing: Unreachable) -> None:

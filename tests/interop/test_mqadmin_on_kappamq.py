@@ -447,3 +447,23 @@ def test_everything_can_be_exported(site: Site, traffic: Traffic) -> None:
     metadata = (site.admin.home / "export" / "metadata.json").read_text()
     assert traffic.topic in metadata
     assert traffic.group in metadata
+
+
+# ── The name server ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_queues_are_shared_out_on_paper(site: Site) -> None:
+    topic = site.new_topic(queues=4)
+    shares = json.loads(site.run("allocateMQ", "-t", topic, "-i", "ip1,ip2"))["result"]
+    assert {member: len(queues) for member, queues in shares.items()} == {"ip1": 2, "ip2": 2}
+    assert sorted(queue["queueId"] for queues in shares.values() for queue in queues) == [0, 1, 2, 3]
+
+
+def test_the_name_server_takes_write_permission_and_keys(site: Site) -> None:
+    topic = site.new_topic(queues=1)
+    assert " OK, " in site.run("wipeWritePerm", "-b", site.broker_name)
+    assert '"perm":4' in site.run("topicRoute", "-t", topic)
+    assert " OK, " in site.run("addWritePerm", "-b", site.broker_name)
+    assert '"perm":6' in site.run("topicRoute", "-t", topic)
+    assert "success" in site.run("updateKvConfig", "-s", "interop", "-k", "key", "-v", "value")
+    assert "success" in site.run("deleteKvConfig", "-s", "interop", "-k", "key")
