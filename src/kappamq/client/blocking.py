@@ -15,7 +15,7 @@ from kappamq.client.aio.cluster import RawPull
 from kappamq.client.aio.lite_pull_consumer import POLL_SECONDS
 from kappamq.client.aio.lite_pull_consumer import LitePullConsumer as AioLitePullConsumer
 from kappamq.client.aio.producer import Producer as AioProducer
-from kappamq.client.aio.producer import QueueSelector
+from kappamq.client.aio.publishing import QueueSelector
 from kappamq.client.aio.pull_consumer import PullConsumer as AioPullConsumer
 from kappamq.client.aio.pull_consumer import Pulled
 from kappamq.client.aio.push_consumer import AnyHandler

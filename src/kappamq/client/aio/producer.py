@@ -2,18 +2,18 @@
 
 import asyncio
 import logging
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
 
 from kappamq.client.aio.calling import Raised, call_user
 from kappamq.client.aio.cluster import Cluster
+from kappamq.client.aio.publishing import Publishers, QueueSelector, choose_queue
 from kappamq.client.aio.request_reply import PendingReplies, reply_message, reply_properties, request_properties
 from kappamq.client.aio.transactions import (
     Action,
@@ -27,9 +27,7 @@ from kappamq.client.aio.transactions import (
 from kappamq.client.core.batching import split_batches
 from kappamq.client.core.preparing import Prepared, check_message, delay_properties, prepare, prepare_batch
 from kappamq.client.core.receipts import SendReceipt, receipt_of, split_receipt
-from kappamq.client.core.retrying import BACKGROUND_SEND, LatencyFaults, SendAttempts, SendPolicy, judge
-from kappamq.client.core.routing import PublishQueues, QueueRotation, publish_queues, route_from_template
-from kappamq.client.core.selecting import select_by_hash
+from kappamq.client.core.retrying import BACKGROUND_SEND, SendAttempts, SendPolicy
 from kappamq.client.settings import (
     ClusterSettings,
     Duration,
@@ -42,24 +40,18 @@ from kappamq.errors import (
     Busy,
     CallTimeout,
     KappaError,
-    NotPermitted,
     TooManyInFlight,
-    TopicNotFound,
     TransportError,
     UsageError,
 )
 from kappamq.model.message import Message, Queue, StoredMessage
-from kappamq.model.names import TEMPLATE_TOPIC, check_group, is_retry_topic
+from kappamq.model.names import check_group
 from kappamq.model.properties import Name
-from kappamq.model.route import TopicRoute
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
-from kappamq.wire.headers import MaxOffsetRequest, SendRequest, encode_fields
+from kappamq.wire.headers import SendRequest, encode_fields
 
 log = logging.getLogger(__name__)
-
-QueueSelector: TypeAlias = Callable[[Sequence[Queue], Message, Any], Queue]
-"""Chooses the queue of a message: gets the queues in a fixed order, the message, and the argument of the send."""
 
 COMPRESS_IN_THREAD_BYTES: Final = 64 * 1024
 """Bodies from this size on are compressed in a thread, since the event loop would stand still for a millisecond."""
@@ -68,22 +60,6 @@ _WIRE: Final = {member.name: member.encode_name for member in msgspec.structs.fi
 """Names of the send request's fields on the wire."""
 
 _NO_PROPERTIES: Final[dict[str, str]] = {}
-
-
-class _Publisher:
-    """Queues of one topic as last routed, taken in turn."""
-
-    __slots__ = ("queues", "rotation", "route")
-
-    def __init__(self, route: TopicRoute | None, publish: PublishQueues, *, topic: str) -> None:
-        if not publish.queues:
-            raise NotPermitted(
-                f"topic {topic!r} has no queue that accepts messages: give it write permission, or start its master",
-                code=ResponseCode.NO_PERMISSION,
-            )
-        self.route = route
-        self.queues = publish.queues
-        self.rotation = QueueRotation(publish.queues, seed=random.getrandbits(31))
 
 
 class _Member:
@@ -121,11 +97,11 @@ class Producer:
         self.cluster = cluster if cluster is not None else make_cluster(name_servers, cluster_settings)
         self._stack = AsyncExitStack()
         self._is_open = False
-        self._publishers: dict[str, _Publisher] = {}
+        self._probing: asyncio.Task[None]
         self._templates: dict[str, dict[str, str]] = {}
         self._inflight = 0
         self._waiting_for_room: list[tuple[int, asyncio.Future[None]]] = []
-        self._faults = LatencyFaults() if self._settings.latency_faults else None
+        self._publishers = Publishers(self.cluster, self._settings)
         self._policy = SendPolicy(
             attempts_max=self._settings.attempts_max,
             retries_degraded=self._settings.retry_degraded,
@@ -165,8 +141,7 @@ class Producer:
             await self._stack.aclose()
             raise
         self._is_open = True
-        if self._faults is not None:
-            self.cluster.tasks.start(self._probe_faults(self._faults), name="probe brokers")
+        self._probing = self.cluster.tasks.start(self._publishers.probe_forever(), name="probe brokers")
 
     async def close(self) -> None:
         """Wait for the receipts of what was sent (until their deadlines), then leave the cluster."""
@@ -175,6 +150,7 @@ class Producer:
         try:
             await self.flush()
             self._is_open = False
+            self._probing.cancel()
             await self.cluster.leave_producer(self._member)
         finally:
             self._is_open = False
@@ -248,12 +224,12 @@ class Producer:
         extra = self._extra(sharding_key, delay_level, deliver_at, delay)
         timeout_ms = self._timeout_ms(timeout)
         outcome: asyncio.Future[SendReceipt] = loop.create_future()
-        publisher = self._known_publisher(message.topic)
+        publisher = self._publishers.known(message.topic)
         prepared: Prepared | None = None
         if publisher is not None and not self._compresses_in_thread(message):
             prepared = self._prepare_now(message, extra)
-            chosen = _choose(publisher.queues, message, queue, sharding_key, selector, argument)
-            target = chosen if chosen is not None else self._next_queue(publisher, None)
+            chosen = choose_queue(publisher.queues, message, queue, sharding_key, selector, argument)
+            target = chosen if chosen is not None else self._publishers.next_queue(publisher, None)
             address = self.cluster.routes.addresses.master_of(target.broker)
             connection = self.cluster.dialer.open_connection(address) if address is not None else None
             if address is not None and connection is not None:
@@ -291,9 +267,9 @@ class Producer:
     ) -> None:
         """Send without asking for an answer: nobody will tell whether it was stored."""
         prepared = await self._prepare(message, self._extra(sharding_key, None, None, None))
-        publisher = await self._publisher(message.topic)
-        target = _choose(publisher.queues, message, queue, sharding_key, selector, argument)
-        target = target if target is not None else self._next_queue(publisher, None)
+        publisher = await self._publishers.find(message.topic)
+        target = choose_queue(publisher.queues, message, queue, sharding_key, selector, argument)
+        target = target if target is not None else self._publishers.next_queue(publisher, None)
         await self.cluster.dialer.send(await self.cluster.master_of(target), self._command(prepared, target))
 
     async def send_batch(
@@ -339,7 +315,7 @@ class Producer:
 
     async def queues_of(self, topic: str) -> tuple[Queue, ...]:
         """Queues that accept messages, in the order that selectors see. Raises `TopicNotFound`."""
-        return (await self._publisher(topic)).queues
+        return (await self._publishers.find(topic)).queues
 
     # ── Transactions ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -420,8 +396,8 @@ class Producer:
         """Send what is prepared already, with the attempts that the policy allows."""
         self._check_open()
         clock = self.cluster.clock
-        publisher = await self._publisher(prepared.topic)
-        chosen = _choose(publisher.queues, message, queue, sharding_key, selector, argument)
+        publisher = await self._publishers.find(prepared.topic)
+        chosen = choose_queue(publisher.queues, message, queue, sharding_key, selector, argument)
         policy = policy or self._policy
         attempts = SendAttempts(
             policy if chosen is None else self._single_policy,
@@ -431,22 +407,22 @@ class Producer:
         )
         degraded: SendReceipt | None = None
         while True:
-            target = chosen if chosen is not None else self._next_queue(publisher, attempts.last_broker)
+            target = chosen if chosen is not None else self._publishers.next_queue(publisher, attempts.last_broker)
             attempt_ms = attempts.begin(target.broker, clock.now_ms())
             started_at_ms = clock.now_ms()
             try:
                 receipt = await self._attempt(prepared, target, attempt_ms)
             except KappaError as error:
-                self._record(target.broker, started_at_ms, error)
+                self._publishers.record(target.broker, clock.now_ms() - started_at_ms, error)
                 if attempts.again_after(error, clock.now_ms()):
                     if isinstance(error, Busy):
                         await asyncio.sleep(self._settings.busy_pause_ms / 1000)
-                    publisher = await self._publisher(prepared.topic)
+                    publisher = await self._publishers.find(prepared.topic)
                     continue
                 if degraded is not None:
                     return degraded
                 raise attempts.failure(error, clock.now_ms()) from error
-            self._record(target.broker, started_at_ms, None)
+            self._publishers.record(target.broker, clock.now_ms() - started_at_ms, None)
             if receipt.is_ok or not attempts.again_after_degraded(clock.now_ms()):
                 return receipt
             degraded = receipt
@@ -517,8 +493,7 @@ class Producer:
         except KappaError as fault:
             error = fault
         elapsed_ms = round((asyncio.get_running_loop().time() - started) * 1000)
-        if self._faults is not None:
-            self._record_latency(queue.broker, elapsed_ms, error, in_background=True)
+        self._publishers.record(queue.broker, elapsed_ms, error, in_background=True)
         if error is not None and again is not None and self._background_policy.retries(error):
             left_ms = timeout_ms - elapsed_ms
             if left_ms > 0 and self.cluster.is_open:
@@ -638,124 +613,9 @@ class Producer:
             compress_from_bytes=self._settings.compress_from_bytes,
         )
 
-    # ── Queues ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _known_publisher(self, topic: str) -> _Publisher | None:
-        route = self.cluster.routes.known(topic)
-        publisher = self._publishers.get(topic)
-        if publisher is not None and (route is None or publisher.route is route):
-            return publisher
-        if route is None:
-            return None
-        publisher = _Publisher(route, publish_queues(topic, route), topic=topic)
-        self._publishers[topic] = publisher
-        return publisher
-
-    async def _publisher(self, topic: str) -> _Publisher:
-        publisher = self._known_publisher(topic)
-        if publisher is not None:
-            return publisher
-        self.cluster.routes.want(topic)
-        try:
-            route = await self.cluster.routes.refresh(topic)
-        except TopicNotFound:
-            publisher = await self._provisional_publisher(topic)
-        else:
-            publisher = _Publisher(route, publish_queues(topic, route), topic=topic)
-        self._publishers[topic] = publisher
-        await self.cluster.heartbeat()  # Brokers that are new to us must know our group before they may call us back.
-        return publisher
-
-    async def _provisional_publisher(self, topic: str) -> _Publisher:
-        """Queues of a topic that the first send will create, after the model of the template topic."""
-        try:
-            template = await self.cluster.routes.find(TEMPLATE_TOPIC)
-        except TopicNotFound as fault:
-            raise TopicNotFound(
-                f"topic {topic!r} does not exist and the brokers create no topics by themselves: create it first",
-                code=fault.code,
-            ) from None
-        route = route_from_template(template, queues_max=self._settings.new_topic_queues)
-        return _Publisher(None, publish_queues(topic, route), topic=topic)
-
-    def _next_queue(self, publisher: _Publisher, last_broker: str | None) -> Queue:
-        if self._faults is not None:
-            return self._faults.choose(
-                publisher.rotation,
-                last_broker=last_broker,
-                now_ms=self.cluster.clock.now_ms(),
-                reseed=random.getrandbits(31) if last_broker is not None else None,
-            )
-        if last_broker is None:
-            return publisher.rotation.next()
-        return publisher.rotation.next_avoiding(last_broker)
-
-    def _record(self, broker: str, started_at_ms: int, error: KappaError | None) -> None:
-        if self._faults is not None:
-            self._record_latency(broker, self.cluster.clock.now_ms() - started_at_ms, error, in_background=False)
-
-    def _record_latency(self, broker: str, latency_ms: int, error: KappaError | None, *, in_background: bool) -> None:
-        assert self._faults is not None
-        verdict = judge(error, has_detector=True, in_background=in_background)
-        self._faults.record(
-            broker,
-            latency_ms,
-            isolate=verdict.isolate,
-            reachable=verdict.reachable,
-            now_ms=self.cluster.clock.now_ms(),
-        )
-
-    async def _probe_faults(self, faults: LatencyFaults) -> None:
-        """Find out which brokers that failed can be reached again."""
-        while True:
-            await asyncio.sleep(self._settings.probe_interval_ms / 1000)
-            topic = next(iter(self._publishers), TEMPLATE_TOPIC)
-            for broker in list(faults.due_for_check(self.cluster.clock.now_ms())):
-                address = self.cluster.routes.addresses.master_of(broker)
-                if address is None:
-                    faults.forget(broker)
-                    continue
-                try:
-                    request = MaxOffsetRequest(topic=topic, queue_id=0)
-                    await self.cluster.call(address, request, timeout_ms=self._settings.probe_timeout_ms)
-                except TransportError:
-                    continue
-                except KappaError:
-                    pass  # It answered, which is all we wanted to know.
-                faults.mark_reachable(broker)
-
 
 def make_cluster(name_servers: str | Sequence[str] | None, settings: ClusterSettings | None) -> Cluster:
     """A cluster of one's own."""
     if name_servers is None:
         raise UsageError("where is the cluster? pass name_servers, for example '127.0.0.1:9876', or a shared cluster")
     return Cluster(name_servers, settings=settings)
-
-
-def _choose(
-    queues: Sequence[Queue],
-    message: Message,
-    queue: Queue | None,
-    sharding_key: str | None,
-    selector: QueueSelector | None,
-    argument: Any,
-) -> Queue | None:
-    """The queue that the caller fixed; `None` when any will do."""
-    if queue is None and sharding_key is None and selector is None:
-        if not message.properties or is_retry_topic(message.topic):
-            return None
-        sharding_key = message.properties.get(Name.SHARDING_KEY)
-        return None if sharding_key is None else select_by_hash(queues, sharding_key)
-    if sum(given is not None for given in (queue, sharding_key, selector)) > 1:
-        raise UsageError("queue, sharding_key and selector exclude each other: give one of them")
-    if queue is not None:
-        if queue.topic != message.topic:
-            raise UsageError(f"queue of topic {queue.topic!r} given for a message to {message.topic!r}")
-        return queue
-    if sharding_key is not None:
-        return select_by_hash(queues, sharding_key)
-    assert selector is not None
-    selected = selector(queues, message, argument)
-    if not isinstance(selected, Queue):
-        raise UsageError(f"the selector returned {selected!r}: return one of the queues it was given")
-    return selected
