@@ -114,11 +114,16 @@ def test_deleting_a_topic_takes_queues_progress_and_figures_with_it(desk: Desk) 
     assert ask(table(desk), RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "t"}).code == 0
 
 
-@pytest.mark.parametrize("name", ["", " ", "TBW102", "b1"])
-def test_topics_of_the_broker_cannot_be_deleted(desk: Desk, name: str) -> None:
+@pytest.mark.parametrize("name", ["", " ", "TBW102", "b1", ".", "..", "../commitlog", "/"])
+def test_topics_of_the_broker_and_paths_cannot_be_deleted(desk: Desk, name: str) -> None:
+    desk.topic("t")
+    desk.append("t", 0, b"kept")
+    changes = desk.changes
     reply = ask(table(desk), RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name})
     assert reply.code == ResponseCode.INVALID_PARAMETER
-    assert desk.changes == 0
+    assert desk.changes == changes
+    assert desk.store.max_offset("t", 0) == 1
+    assert list((desk.settings.current.data / "commitlog").iterdir())
 
 
 def test_queues_of_unknown_topics_are_cleaned(desk: Desk) -> None:

@@ -15,6 +15,7 @@ from kappamq.broker.topics import Topics
 from kappamq.errors import Refused, TopicNotFound
 from kappamq.model.config import TopicConfig
 from kappamq.model.message import Queue
+from kappamq.model.names import check_topic
 from kappamq.model.selector import Selector
 from kappamq.model.subscription import Subscription
 from kappamq.net.connection import Connection
@@ -121,6 +122,7 @@ class TopicAdminHandlers:
         still names the topic may come after that.
         """
         name = decode_fields(request.fields, DeleteTopicRequest).topic
+        check_topic(name)  # It becomes a path: unknown topics are deleted, too.
         self._topics.remove(name)
         await self._forget(name)
         await self._wait_told()
