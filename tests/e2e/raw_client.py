@@ -112,6 +112,11 @@ class RawClient:
         assert len(found) == count
         return found
 
+    async def has_topic(self, topic: str) -> bool:
+        """Whether the broker knows a topic."""
+        request = PullRequest(group="readers", topic=topic, queue_id=0, start=0, count_max=1, flags=4, subscription="*")
+        return (await self.call(request)).code != ResponseCode.TOPIC_NOT_EXIST
+
     async def max_offset(self, topic: str, queue_id: int = 0) -> int:
         reply = await self.ask(MaxOffsetRequest(topic=topic, queue_id=queue_id))
         return int(reply.fields["offset"])

@@ -17,10 +17,12 @@ from kappamq.errors import Refused
 from kappamq.model.properties import decode_properties, encode_properties
 from kappamq.model.record import decode_record
 from kappamq.testing.cluster import SMALL_STORE, run_cluster
+from kappamq.wire.bodies import encode_object
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.headers import (
     CheckTransactionRequest,
+    LockQueuesRequest,
     PushReplyRequest,
     RecallRequest,
     ResumeCheckRequest,
@@ -105,6 +107,45 @@ def test_send_back_is_refused_for_strangers_and_lost_messages(tmp_path: Path) ->
         assert dead.code == ResponseCode.SUCCESS
         [message] = await client.await_messages("%DLQ%workers")
         assert message.retry_count == 1
+
+    run(tmp_path, scenario)
+
+
+async def send_to_retry(client: RawClient, retry_count: int, retry_count_max: int | None) -> str:
+    """Send back as a client does when request 36 failed; the topic in which the message ends up."""
+    before = await client.max_offset("%DLQ%workers") if await client.has_topic("%DLQ%workers") else 0
+    request = SendRequest(
+        producer_group="CLIENT_INNER_PRODUCER",
+        topic="%RETRY%workers",
+        queue_id=0,
+        born_at_ms=1,
+        properties=encode_properties({"DELAY": "3", "RETRY_TOPIC": "orders"}),
+        retry_count=retry_count,
+        retry_count_max=retry_count_max,
+    )
+    assert (await client.call(request, body=b"x")).code == ResponseCode.SUCCESS
+    after = await client.max_offset("%DLQ%workers") if await client.has_topic("%DLQ%workers") else 0
+    return "dead" if after > before else "retry"
+
+
+def test_messages_sent_to_the_retry_topic_die_beyond_the_maximum(tmp_path: Path) -> None:
+    async def scenario(client: RawClient) -> None:
+        await client.heartbeat("c1", consumers=("workers",))
+        assert await send_to_retry(client, 3, 3) == "retry"
+        assert await send_to_retry(client, 16, None) == "retry"
+        assert await send_to_retry(client, 4, 3) == "dead"
+        assert await send_to_retry(client, 17, None) == "dead"
+        [first, _] = await client.await_messages("%DLQ%workers", 2)
+        assert (first.queue_id, first.properties["DELAY"], first.properties["DLQ_ORIGIN_TOPIC"]) == (0, "0", "orders")
+        unknown = SendRequest(producer_group="p", topic="%RETRY%nobody", queue_id=0, born_at_ms=1)
+        assert (await client.call(unknown, body=b"x")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        locks = {
+            "consumerGroup": "workers",
+            "clientId": "c1",
+            "mqSet": [{"topic": "orders", "brokerName": "broker-a", "queueId": 0}],
+        }
+        await client.ask(LockQueuesRequest(), body=encode_object(locks))
+        assert await send_to_retry(client, 1, 16) == "dead"
 
     run(tmp_path, scenario)
 

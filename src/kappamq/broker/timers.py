@@ -248,7 +248,9 @@ class Timers:
         if self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0):
             return False
         async with self._gate:
-            placed = await asyncio.to_thread(self._place_next)
+            # Taken here and not in the thread: there, an entry may be seen before its record can be read.
+            entries = self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MAX)
+            placed = await asyncio.to_thread(self._place, entries)
             if placed.at_once:
                 await _store_all(self._store_records, placed.at_once)
             try:
@@ -261,8 +263,8 @@ class Timers:
             self._queue_offset = placed.next_offset
         return is_new
 
-    def _place_next(self) -> _Placed:
-        """Decide for the next entries what becomes of them. Changes nothing."""
+    def _place(self, entries: list[QueueEntry]) -> _Placed:
+        """Decide for entries what becomes of them. Changes nothing."""
         now_tick = self._now_tick()
         # A slot that is over may still take units; a recall that comes late finds its message there.
         open_from_ms = self._read_ms if self._work is None else self._work.tick_ms + TIMER_PRECISION_MS
@@ -271,7 +273,7 @@ class Timers:
         units: list[tuple[int, Unit]] = []
         at_once: list[NewRecord] = []
         next_offset = self._queue_offset
-        for entry in self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MAX):
+        for entry in entries:
             message = self._read(entry)
             if message is not None and message.log_offset not in self._delivered:
                 tick_ms = _tick_of(message)
