@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import kappamq
 from kappamq.errors import ConfigError
 from kappamq.spark.sessions import local_session
 from kappamq.testing import ClusterAddresses, start_cluster
+from tests.spark.reading import Read, Send
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -59,9 +60,6 @@ def topic() -> str:
     return f"spark-{next(_numbers)}"
 
 
-Send = Callable[..., list[kappamq.SendReceipt]]
-
-
 @pytest.fixture
 def send(producer: kappamq.Producer, topic: str) -> Send:
     """`send(count, first=0)`: messages numbered from `first` on, spread over the topic's queues."""
@@ -83,9 +81,6 @@ def send(producer: kappamq.Producer, topic: str) -> Send:
     return send_some
 
 
-Read = Callable[..., DataFrame]
-
-
 @pytest.fixture
 def read(spark: SparkSession, cluster: ClusterAddresses, topic: str) -> Read:
     """`read(schema=None, **options)`: the topic as a table."""
@@ -96,8 +91,3 @@ def read(spark: SparkSession, cluster: ClusterAddresses, topic: str) -> Read:
         return (reader.schema(schema) if schema else reader).load()
 
     return read_table
-
-
-def numbers(frame: DataFrame) -> list[int]:
-    """The numbers that `send` has put into the bodies, sorted."""
-    return sorted(json.loads(row.body)["n"] for row in frame.select("body").collect())

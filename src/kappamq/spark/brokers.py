@@ -11,7 +11,7 @@ from kappamq.admin.reach import Reach
 from kappamq.admin.topics import Topics
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.loop_thread import LoopThread
-from kappamq.errors import KappaError, TopicNotFound, UsageError
+from kappamq.errors import GroupNotFound, KappaError, TopicNotFound, UsageError
 from kappamq.model.message import Queue
 from kappamq.spark.decoding import find_records
 from kappamq.spark.offsets import (
@@ -140,7 +140,12 @@ class Brokers:
         """Store progress for a group; what fails is logged, since Spark's checkpoint is what counts."""
 
         async def tell(cluster: Cluster, queue: Queue) -> None:
-            await cluster.commit_offset(queue, group, offsets[queue])
+            try:
+                await cluster.commit_offset(queue, group, offsets[queue])
+            except GroupNotFound:
+                # A broker makes a group when it is first pulled for.
+                await cluster.pull_raw(queue, offsets[queue], group=group, count_max=1)
+                await cluster.commit_offset(queue, group, offsets[queue])
 
         try:
             self._ask_each(list(offsets), tell)

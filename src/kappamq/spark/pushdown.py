@@ -1,11 +1,12 @@
 """Filters that Spark offers, turned into queues and offsets that need not be read. Spark still applies all of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from kappamq.model.message import Queue
+from kappamq.spark.offsets import QueueOffsets
 
 CLOCK_MARGIN_MS: Final = 60_000
 """Store times of a queue are in order except where a broker's clock was set back: look this much further."""
@@ -47,6 +48,27 @@ def narrow(filters: Iterable[Any]) -> Narrowing:
         column = ".".join(getattr(each, "attribute", ()))
         found = _apply(found, type(each).__name__, column, getattr(each, "value", None))
     return found
+
+
+def narrow_offsets(
+    begin: QueueOffsets, end: QueueOffsets, narrowing: Narrowing, offsets_at: Callable[[int], QueueOffsets]
+) -> tuple[QueueOffsets, QueueOffsets]:
+    """The part of `begin` to `end` that can match; `offsets_at` tells where a store time is in each queue.
+
+    The part lies within the whole: what the filters exclude can be neither read nor lost.
+    """
+    first = {queue: max(at, narrowing.offset_from) for queue, at in begin.items()}
+    last = dict(end)
+    if narrowing.offset_to is not None:
+        last = {queue: min(at, narrowing.offset_to) for queue, at in last.items()}
+    if narrowing.stored_from_ms is not None:
+        found = offsets_at(narrowing.stored_from_ms)
+        first = {queue: max(at, found[queue]) for queue, at in first.items()}
+    if narrowing.stored_to_ms is not None:
+        found = offsets_at(narrowing.stored_to_ms + 1)
+        last = {queue: min(at, found[queue]) for queue, at in last.items()}
+    first = {queue: min(at, end[queue]) for queue, at in first.items()}
+    return first, {queue: max(at, first[queue]) for queue, at in last.items()}
 
 
 _SETS: Final = {"topic": "topics", "broker": "brokers", "queueId": "queue_ids", "tags": "tags"}

@@ -26,9 +26,7 @@ QUIET_LOCAL: Final[Mapping[str, str]] = {
 """One machine, nobody watching: no web interface, no progress bar, few partitions."""
 
 
-def local_session(
-    name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None
-) -> "SparkSession":
+def local_session(name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> "SparkSession":
     """The running session, or a new one that knows `format("rocketmq")`.
 
     Raises `ConfigError` when PySpark or Java is missing, and says what to install.
@@ -58,4 +56,6 @@ def check_java() -> None:
     if home and (Path(home) / "bin" / "java").exists():
         return
     if shutil.which("java") is None:
-        raise ConfigError("Spark needs Java: install OpenJDK 17 or 21 (for example: apt install openjdk-17-jre-headless)")
+        raise ConfigError(
+            "Spark needs Java: install OpenJDK 17 or 21 (for example: apt install openjdk-17-jre-headless)"
+        )

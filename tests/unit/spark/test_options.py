@@ -11,7 +11,7 @@ from kappamq.spark.options import parse_read_options, parse_write_options
 BASE = {"namesrvAddr": "127.0.0.1:9876", "subscribe": "orders"}
 
 
-def read(is_stream: bool = False, **more: Any) -> Any:
+def read(is_stream: bool = False, /, **more: str) -> Any:
     return parse_read_options(BASE | more, is_stream=is_stream)
 
 
@@ -71,7 +71,7 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
 )
 def test_mistakes_are_explained(more: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        read(**more)
+        parse_read_options(BASE | more, is_stream=False)
 
 
 def test_streams_have_no_end() -> None:

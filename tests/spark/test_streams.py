@@ -1,0 +1,143 @@
+"""Topics as streams: every message exactly once across batches, restarts and new queues."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import kappamq
+from kappamq.testing import ClusterAddresses
+from tests.spark.reading import Send
+
+SECONDS = 100
+
+
+class Stream:
+    """A query from a topic to Parquet files that can be run again and again."""
+
+    def __init__(self, spark: SparkSession, nameserver: str, topic: str, where: Path) -> None:
+        self.spark = spark
+        self.options = {"namesrvAddr": nameserver, "subscribe": topic, "startingOffsets": "earliest"}
+        self.output = where / "output"
+        self.checkpoint = where / "checkpoint"
+
+    def run(self, **more: Any) -> StreamingQuery:
+        """Read everything that is there now."""
+        frame = self.spark.readStream.format("rocketmq").options(**(self.options | more)).load()
+        query = (
+            frame.select("body", "queueId", "broker", "queueOffset")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start(str(self.output))
+        )
+        assert query.awaitTermination(SECONDS)
+        return query
+
+    def frame(self) -> DataFrame:
+        return self.spark.read.parquet(str(self.output))
+
+    def numbers(self) -> list[int]:
+        return sorted(json.loads(row.body)["n"] for row in self.frame().collect())
+
+
+@pytest.fixture
+def stream(spark: SparkSession, cluster: ClusterAddresses, topic: str, tmp_path: Path) -> Stream:
+    return Stream(spark, cluster.nameserver, topic, tmp_path)
+
+
+def test_exactly_once_across_restarts(stream: Stream, send: Send) -> None:
+    send(200)
+    stream.run()
+    assert stream.numbers() == list(range(200))
+    stream.run()
+    send(50, first=200)
+    stream.run()
+    assert stream.numbers() == list(range(250))
+
+
+def test_a_batch_that_was_not_committed_is_read_again_exactly(stream: Stream, send: Send) -> None:
+    send(50)
+    stream.run()
+    send(50, first=50)
+    stream.run()
+    # As if Spark had died after writing batch 1 and before noting that it was done.
+    (stream.checkpoint / "commits" / "1").unlink()
+    (stream.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    send(50, first=100)
+    stream.run()
+    assert stream.numbers() == list(range(150))
+
+
+def test_admission(stream: Stream, send: Send) -> None:
+    send(100)
+    query = stream.run(maxOffsetsPerTrigger="30")
+    sizes = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert sizes == [30, 30, 30, 10]
+    assert stream.numbers() == list(range(100))
+
+
+def test_admission_by_bytes(stream: Stream, send: Send) -> None:
+    send(100)
+    query = stream.run(maxBytesPerTrigger="10000")
+    sizes = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    assert len(sizes) > 1
+    assert stream.numbers() == list(range(100))
+
+
+def test_progress_is_mirrored_to_a_group(stream: Stream, send: Send, cluster: ClusterAddresses, topic: str) -> None:
+    send(60)
+    stream.run(commitGroupOffsets="spark-mirror", maxOffsetsPerTrigger="25")
+    with kappamq.Cluster(cluster.nameserver) as direct:
+        for queue in direct.queues_of(topic):
+            assert (direct.committed_offset(queue, "spark-mirror") or 0) == direct.max_offset(queue)
+
+
+def test_new_topics_appear_while_running(
+    spark: SparkSession, cluster: ClusterAddresses, topic: str, send: Send, tmp_path: Path
+) -> None:
+    send(10, topic=f"{topic}-a")
+    stream = Stream(spark, cluster.nameserver, topic, tmp_path)
+    stream.options = {
+        "namesrvAddr": cluster.nameserver,
+        "subscribePattern": f"{topic}-.*",
+        "startingOffsets": "earliest",
+        "discoveryIntervalMs": "100",
+    }
+    frame = spark.readStream.format("rocketmq").options(**stream.options).load()
+    query = frame.writeStream.format("memory").queryName("found").trigger(processingTime="200 milliseconds").start()
+    try:
+        query.processAllAvailable()
+        send(10, first=10, topic=f"{topic}-b")
+        for _ in range(20):
+            query.processAllAvailable()
+            if spark.table("found").count() == 20:
+                break
+        assert sorted(json.loads(row.body)["n"] for row in spark.table("found").collect()) == list(range(20))
+        progress = query.lastProgress
+        assert progress is not None
+        assert f"{topic}-b" in progress["sources"][0]["latestOffset"]
+    finally:
+        query.stop()
+
+
+def test_a_checkpoint_beyond_the_topic_is_loud(stream: Stream, send: Send) -> None:
+    send(30)
+    stream.run()
+    offsets = stream.checkpoint / "offsets" / "0"
+    (stream.checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
+    lines = offsets.read_text().splitlines()
+    data = json.loads(lines[-1])
+    for brokers in data["q"].values():
+        for queues in brokers.values():
+            for queue in queues:
+                queues[queue] += 1000
+    offsets.write_text("\n".join([*lines[:-1], json.dumps(data)]))
+    with pytest.raises(StreamingQueryException, match="was read before"):
+        stream.run()
+    send(10, first=30)
+    stream.run(failOnDataLoss="false")
