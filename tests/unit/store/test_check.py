@@ -9,7 +9,6 @@ from tests.faults.simulated_files import SimulatedFileSystem
 from kappamq.errors import StorageError
 from kappamq.store.check import check_store
 from kappamq.store.consume_queue import UNIT
-from kappamq.store.dump import dump_records
 
 COUNT = 40
 SEGMENT = ROOT / "commitlog" / f"{8192:020d}"
@@ -120,13 +119,3 @@ def test_crashed_store_is_judged_by_its_checkpoint(files: SimulatedFileSystem) -
 def test_directory_that_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no commit log"):
         check_store(tmp_path, small_settings())
-
-
-def test_dump_passes_over_damage(files: SimulatedFileSystem) -> None:
-    dumped = list(dump_records(ROOT, small_settings(), files=files))
-    assert [int(message.body[:3]) for message in dumped] == list(range(COUNT))
-    assert list(dump_records(ROOT, small_settings(), files=files, topic="other")) == []
-    later = list(dump_records(ROOT, small_settings(), files=files, start=dumped[10].log_offset))
-    assert int(later[0].body[:3]) == 10
-    files.flip(SEGMENT, 100)
-    assert len(list(dump_records(ROOT, small_settings(), files=files))) == COUNT - 1

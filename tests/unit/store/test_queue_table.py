@@ -1,0 +1,80 @@
+"""The table that adds entries to queues."""
+
+import pytest
+from tests.faults.records import ROOT
+from tests.faults.simulated_files import SimulatedFileSystem
+
+from kappamq.errors import StorageError
+from kappamq.store.consume_queue import BLANK_UNIT, UNIT, ConsumeQueue, QueueFiles
+from kappamq.store.dispatch import Arrival
+from kappamq.store.queue_table import QueueTable
+
+
+def table(files: SimulatedFileSystem) -> QueueTable:
+    return QueueTable(QueueFiles(files, file_bytes=200, open_max=8), ROOT / "consumequeue")
+
+
+def arrival(queue_offset: int, log_offset: int, *, size: int = 100, topic: str = "t") -> Arrival:
+    return Arrival(topic, 0, queue_offset, 7, 1, "", log_offset, size, (), True)
+
+
+def entries(queue: ConsumeQueue | None) -> list[tuple[int, int, int]]:
+    assert queue is not None
+    return list(queue.all_units(queue.min_offset, queue.end))
+
+
+def test_repeated_arrivals_are_passed_over() -> None:
+    queues = table(SimulatedFileSystem())
+    for _ in range(2):
+        queues.put([arrival(number, number * 100) for number in range(5)])
+    assert len(entries(queues.get(("t", 0)))) == 5
+
+
+def test_new_queue_that_starts_late_is_filled_up_with_blanks() -> None:
+    files = SimulatedFileSystem()
+    queues = table(files)
+    queues.put([arrival(13, 5000), arrival(14, 5100)])
+    queue = queues.get(("t", 0))
+    assert queue is not None
+    assert (queue.min_offset, queue.end) == (13, 15)
+    data = files.open(queue.directory / f"{200:020d}").pread(200, 0)
+    assert data == BLANK_UNIT * 3 + UNIT.pack(5000, 100, 7) + UNIT.pack(5100, 100, 7) + bytes(100)
+
+
+def test_gap_is_noted_and_bridged_on_request() -> None:
+    queues = table(SimulatedFileSystem())
+    queues.put([arrival(0, 0), arrival(3, 300)])
+    queue = queues.get(("t", 0))
+    assert queues.gaps == {queue}
+    assert len(entries(queue)) == 1
+    queues.bridges_gaps = True
+    queues.put([arrival(3, 300), arrival(4, 400)])
+    assert entries(queue) == [(0, 100, 7), (100, 0x7FFFFFFF, 0), (100, 0x7FFFFFFF, 0), (300, 100, 7), (400, 100, 7)]
+    with pytest.raises(StorageError, match="lacks"):
+        queues.put([arrival(5_000_000, 500)])
+
+
+def test_numbers_that_begin_anew_replace_the_old_ones() -> None:
+    queues = table(SimulatedFileSystem())
+    queues.put([arrival(number, number * 100) for number in range(12)])
+    queues.put([arrival(0, 2000), arrival(1, 2100)])
+    assert entries(queues.get(("t", 0))) == [(2000, 100, 7), (2100, 100, 7)]
+    queues.put([arrival(1, 3000)])
+    assert entries(queues.get(("t", 0))) == [(2000, 100, 7), (3000, 100, 7)]
+
+
+def test_failed_write_can_be_repeated() -> None:
+    files = SimulatedFileSystem()
+    queues = table(files)
+    batch = [arrival(0, 0), arrival(0, 100, topic="u")]
+
+    def fail(action: str, path: object) -> None:
+        if action == "pwrite" and "/u/" in str(path):
+            raise OSError(28, "No space left on device")
+
+    files.on_step = fail
+    with pytest.raises(OSError, match="No space"):
+        queues.put(batch)
+    files.on_step = None
+    queues.put(batch)
+    assert len(entries(queues.get(("t", 0)))) == len(entries(queues.get(("u", 0)))) == 1
