@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kappamq.clock import Clock
+from kappamq.errors import KappaError
+from kappamq.model.config import GroupConfig
 from kappamq.model.subscription import (
     ClientConnection,
     ConsumeFrom,
@@ -13,6 +15,7 @@ from kappamq.model.subscription import (
     Subscription,
 )
 from kappamq.net.connection import Connection
+from kappamq.wire.headers import ConsumerIdsChanged
 
 
 @dataclass(slots=True)
@@ -174,3 +177,16 @@ def client_of(connection: Connection, client_id: str, language: str, version: in
 
 def connections_of(members: list[Member]) -> tuple[ClientConnection, ...]:
     return tuple(member.client for member in members)
+
+
+def notify_members(group: ConsumerGroup, config: GroupConfig | None) -> None:
+    """Tell the members of a group that it changed, so that they share the queues anew."""
+    if group.message_model is MessageModel.BROADCASTING:
+        return
+    if config is not None and not config.notify_consumer_ids_changed_enable:
+        return
+    for member in list(group.members.values()):
+        try:
+            member.connection.send(ConsumerIdsChanged(consumer_group=group.name).command())
+        except KappaError:
+            continue  # It is going away; its own loss will be noticed.
