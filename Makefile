@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test check format bench docs clean
 
-$(VENV)/ready: pyproject.toml
+$(VENV)/ready: pyproject.toml setup.py src/kappamq/kernel/_compiled.pyx
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it or run 'make PYTHON=/path/to/python3.11 …'."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
 	@touch $@
 
 demo: $(VENV)/ready
