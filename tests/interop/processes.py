@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -27,7 +28,7 @@ class Child:
         self._changed = threading.Condition()
         self._is_silent = False  # The child has closed its output.
         self.process = subprocess.Popen(
-            command,
+            [*_dying_with_us(), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -87,3 +88,11 @@ class Child:
         with self._changed:
             self._is_silent = True
             self._changed.notify_all()
+
+
+def _dying_with_us() -> list[str]:
+    """What to put before a command so that the kernel ends it when we are killed and cannot clean up.
+
+    The thread that starts a child counts as its parent here: start children from a thread that outlives them.
+    """
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
