@@ -8,10 +8,15 @@ import os
 
 from kappamq.kernel import reference
 from kappamq.kernel.reference import (
+    chain_keys,
     crc31,
     encode_record,
+    encode_send_replies,
     java_hash,
     java_hash_extend,
+    link_heads,
+    place_sends,
+    scan_sends,
     split_frames,
 )
 
@@ -26,13 +31,30 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
         # An extension that was built from older sources stays unused until it is built again.
         if _compiled.INTERFACE == reference.INTERFACE:
             from kappamq.kernel._compiled import (
+                chain_keys,
                 crc31,
                 encode_record,
+                encode_send_replies,
                 java_hash,
                 java_hash_extend,
+                link_heads,
+                place_sends,
+                scan_sends,
                 split_frames,
             )
 
             KERNEL = "compiled"
 
-__all__ = ["KERNEL", "crc31", "encode_record", "java_hash", "java_hash_extend", "split_frames"]
+__all__ = [
+    "KERNEL",
+    "chain_keys",
+    "crc31",
+    "encode_record",
+    "encode_send_replies",
+    "java_hash",
+    "java_hash_extend",
+    "link_heads",
+    "place_sends",
+    "scan_sends",
+    "split_frames",
+]

@@ -5,10 +5,12 @@ All input may come from the network: every read is checked against the end of it
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 1
+INTERFACE = 2
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -301,3 +303,1114 @@ cdef _length_fault(Py_ssize_t length, Py_ssize_t frame_bytes_max):
     if length + 4 > frame_bytes_max:
         return f"frame length {length} is over the limit of {frame_bytes_max - 4}"
     return None
+
+
+# ── The fast lane: scanning ───────────────────────────────────────────────────────────────────────────────────────────
+
+cdef enum:
+    TARGETS_MAX_C = 64
+    FIELDS = 14
+    TEXT_FIELD = 8
+    FIXED_BYTES = 17  # of a binary header, up to and with the length of the remark
+    BINARY = 1
+    ONE_WAY = 2
+    TRANSACTION_BITS = 0xC
+    V6_BITS = 0x30
+    ROW_BYTES = 68
+    PLACE_BYTES = 20
+    KEY_BYTES = 12
+    UNIT_BYTES = 20
+    ENTRY_BYTES = 20
+    HEAD_BYTES = 8
+
+cdef packed struct Row:
+    uint32_t target
+    int32_t request_id
+    uint32_t marks
+    uint32_t body_at
+    uint32_t body_bytes
+    uint32_t text_at
+    uint32_t text_bytes
+    uint32_t id_at
+    uint32_t id_bytes
+    uint32_t keys_at
+    uint32_t keys_bytes
+    int32_t tags_code
+    int32_t flags
+    int32_t flag
+    int32_t retry_count
+    int64_t born_at_ms
+
+cdef packed struct Place:
+    int64_t log_offset
+    int64_t queue_offset
+    int32_t size
+
+cdef packed struct Key:
+    int32_t hashed
+    int64_t log_offset
+
+cdef packed struct Head:
+    uint32_t slot
+    uint32_t number
+
+cdef struct Span:
+    const uint8_t *at
+    Py_ssize_t size
+
+cdef struct Cursor:
+    const uint8_t *at
+    const uint8_t *end
+
+cdef struct Header:
+    int64_t code
+    int64_t request_id
+    int64_t flag
+    uint32_t seen  # fields that were given, by number
+    uint32_t styles  # 1: short names were used, 2: long ones
+    Span values[14]
+
+cdef struct Arena:
+    uint8_t *data
+    Py_ssize_t size
+    Py_ssize_t capacity
+
+cdef struct Target:
+    Span topic
+    int32_t queue_id
+
+
+cdef bint _reserve(Arena *arena, Py_ssize_t more) noexcept nogil:
+    """Whether `more` bytes fit behind what the arena holds; makes room for them."""
+    cdef Py_ssize_t capacity = arena.capacity
+    cdef uint8_t *data
+    if arena.size + more <= capacity:
+        return True
+    while arena.size + more > capacity:
+        capacity = 4096 if capacity == 0 else capacity * 2
+    data = <uint8_t *>realloc(arena.data, capacity)
+    if data == NULL:
+        return False
+    arena.data = data
+    arena.capacity = capacity
+    return True
+
+
+cdef bint _is_plain(const Span *text) noexcept nogil:
+    cdef Py_ssize_t index
+    cdef uint8_t c
+    for index in range(text.size):
+        c = text.at[index]
+        if c < 0x20 or c > 0x7E or c == 0x22 or c == 0x5C:
+            return False
+    return True
+
+
+cdef bint _is_utf8(const uint8_t *at, Py_ssize_t size):
+    cdef Py_ssize_t index
+    for index in range(size):
+        if at[index] >= 0x80:
+            try:
+                PyUnicode_DecodeUTF8(<const char *>at, size, NULL)
+            except UnicodeDecodeError:
+                return False
+            return True
+    return True
+
+
+cdef bint _take_number(Cursor *cursor, int64_t *number) noexcept nogil:
+    """A whole number without a leading zero or a plus."""
+    cdef uint64_t value = 0
+    cdef bint negative = False
+    cdef int digits = 0
+    cdef const uint8_t *at = cursor.at
+    if at < cursor.end and at[0] == 0x2D:
+        negative = True
+        at += 1
+    if at >= cursor.end or at[0] < 0x30 or at[0] > 0x39:
+        return False
+    if at[0] == 0x30:
+        if negative:
+            return False
+        cursor.at = at + 1
+        number[0] = 0
+        return True
+    while at < cursor.end and 0x30 <= at[0] <= 0x39:
+        digits += 1
+        if digits > 19:
+            return False
+        value = value * 10 + (at[0] - 0x30)
+        at += 1
+    if value > 0x7FFFFFFFFFFFFFFFU + (1 if negative else 0):
+        return False
+    number[0] = <int64_t>(0 - value) if negative else <int64_t>value
+    cursor.at = at
+    return True
+
+
+cdef bint _is_i32(int64_t number) noexcept nogil:
+    return -2147483648 <= number <= 2147483647
+
+
+cdef bint _take(Cursor *cursor, uint8_t wanted) noexcept nogil:
+    if cursor.at < cursor.end and cursor.at[0] == wanted:
+        cursor.at += 1
+        return True
+    return False
+
+
+cdef bint _take_name(Cursor *cursor, Span *name) noexcept nogil:
+    """`"letters":`"""
+    cdef uint8_t c
+    if not _take(cursor, 0x22):
+        return False
+    name.at = cursor.at
+    while cursor.at < cursor.end:
+        c = cursor.at[0] | 0x20
+        if c < 0x61 or c > 0x7A:
+            break
+        cursor.at += 1
+    name.size = cursor.at - name.at
+    return name.size > 0 and _take(cursor, 0x22) and _take(cursor, 0x3A)
+
+
+cdef bint _is_hex(uint8_t c) noexcept nogil:
+    return 0x30 <= c <= 0x39 or 0x61 <= (c | 0x20) <= 0x66
+
+
+cdef bint _take_string(Cursor *cursor, Span *text) noexcept nogil:
+    """A JSON string; `text` is what stands between the quotes."""
+    cdef uint8_t c
+    cdef const uint8_t *at
+    cdef const uint8_t *end = cursor.end
+    if not _take(cursor, 0x22):
+        return False
+    at = cursor.at
+    text.at = at
+    while at < end:
+        c = at[0]
+        if c == 0x22:
+            text.size = at - text.at
+            cursor.at = at + 1
+            return True
+        if c < 0x20:
+            return False
+        if c != 0x5C:
+            at += 1
+            continue
+        if end - at < 2:
+            return False
+        c = at[1]
+        if c == 0x75:
+            if end - at < 6 or not (_is_hex(at[2]) and _is_hex(at[3]) and _is_hex(at[4]) and _is_hex(at[5])):
+                return False
+            at += 6
+        elif c == 0x22 or c == 0x5C or c == 0x2F or c == 0x62 or c == 0x66 or c == 0x6E or c == 0x72 or c == 0x74:
+            at += 2
+        else:
+            return False
+    return False
+
+
+cdef uint32_t _hex_value(uint8_t c) noexcept nogil:
+    return c - 0x30 if c <= 0x39 else (c | 0x20) - 0x57
+
+
+cdef Py_ssize_t _unescape(const Span *text, uint8_t *out) noexcept nogil:
+    """Bytes of a JSON string that `_take_string` has checked; never more than it has. -1 where it needs surrogates."""
+    cdef const uint8_t *at = text.at
+    cdef const uint8_t *end = text.at + text.size
+    cdef uint8_t *start = out
+    cdef uint32_t point
+    cdef uint8_t c
+    while at < end:
+        c = at[0]
+        if c != 0x5C:
+            out[0] = c
+            out += 1
+            at += 1
+            continue
+        c = at[1]
+        at += 2
+        if c != 0x75:
+            if c == 0x62:
+                c = 8
+            elif c == 0x66:
+                c = 12
+            elif c == 0x6E:
+                c = 10
+            elif c == 0x72:
+                c = 13
+            elif c == 0x74:
+                c = 9
+            out[0] = c
+            out += 1
+            continue
+        point = (
+            (_hex_value(at[0]) << 12) | (_hex_value(at[1]) << 8) | (_hex_value(at[2]) << 4) | _hex_value(at[3])
+        )
+        at += 4
+        if point < 0x80:
+            out[0] = <uint8_t>point
+            out += 1
+        elif point < 0x800:
+            out[0] = <uint8_t>(0xC0 | (point >> 6))
+            out[1] = <uint8_t>(0x80 | (point & 0x3F))
+            out += 2
+        elif 0xD800 <= point <= 0xDFFF:
+            return -1
+        else:
+            out[0] = <uint8_t>(0xE0 | (point >> 12))
+            out[1] = <uint8_t>(0x80 | ((point >> 6) & 0x3F))
+            out[2] = <uint8_t>(0x80 | (point & 0x3F))
+            out += 3
+    return out - start
+
+
+cdef const char *_LONG_NAMES[14]
+_LONG_NAMES[:] = [
+    b"producerGroup",
+    b"topic",
+    b"defaultTopic",
+    b"defaultTopicQueueNums",
+    b"queueId",
+    b"sysFlag",
+    b"bornTimestamp",
+    b"flag",
+    b"properties",
+    b"reconsumeTimes",
+    b"unitMode",
+    b"maxReconsumeTimes",
+    b"batch",
+    b"bname",
+]
+cdef Py_ssize_t _LONG_SIZES[14]
+_LONG_SIZES[:] = [13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5, 5]
+
+
+cdef bint _is(const Span *text, const char *wanted, Py_ssize_t size) noexcept nogil:
+    return text.size == size and memcmp(text.at, wanted, size) == 0
+
+
+cdef int _field(const Span *name, Header *header) noexcept nogil:
+    """Number of a field that was not given before; -1 for any other name."""
+    cdef int number = -1
+    cdef int index
+    if name.size == 1:
+        if 0x61 <= name.at[0] < 0x61 + FIELDS:
+            number = name.at[0] - 0x61
+            header.styles |= 1
+    else:
+        for index in range(FIELDS):
+            if _is(name, _LONG_NAMES[index], _LONG_SIZES[index]):
+                number = index
+                header.styles |= 2
+                break
+    if number < 0 or header.seen & (1U << number):
+        return -1
+    header.seen |= 1U << number
+    return number
+
+
+cdef bint _read_json(Cursor *cursor, Header *header) noexcept nogil:
+    cdef Span name, text
+    cdef int64_t number
+    cdef uint32_t seen = 0
+    cdef uint32_t bit
+    if not _take(cursor, 0x7B):
+        return False
+    while True:
+        if not _take_name(cursor, &name):
+            return False
+        if _is(&name, b"extFields", 9):
+            bit = 1
+            if seen & bit or not _read_json_fields(cursor, header):
+                return False
+        elif _is(&name, b"language", 8) or _is(&name, b"remark", 6) or _is(&name, b"serializeTypeCurrentRPC", 23):
+            bit = 2 if name.size == 8 else 4 if name.size == 6 else 8
+            if seen & bit or not _take_string(cursor, &text) or not _is_plain(&text):
+                return False
+        else:
+            if _is(&name, b"code", 4):
+                bit = 16
+            elif _is(&name, b"flag", 4):
+                bit = 32
+            elif _is(&name, b"opaque", 6):
+                bit = 64
+            elif _is(&name, b"version", 7):
+                bit = 128
+            else:
+                return False
+            if seen & bit or not _take_number(cursor, &number) or not _is_i32(number):
+                return False
+            if bit == 16:
+                header.code = number
+            elif bit == 32:
+                header.flag = number
+            elif bit == 64:
+                header.request_id = number
+        seen |= bit
+        if _take(cursor, 0x7D):
+            return cursor.at == cursor.end and seen & 1
+        if not _take(cursor, 0x2C):
+            return False
+
+
+cdef bint _read_json_fields(Cursor *cursor, Header *header) noexcept nogil:
+    cdef Span name
+    cdef int number
+    if not _take(cursor, 0x7B):
+        return False
+    while True:
+        if not _take_name(cursor, &name):
+            return False
+        number = _field(&name, header)
+        if number < 0 or not _take_string(cursor, &header.values[number]):
+            return False
+        if number != TEXT_FIELD and not _is_plain(&header.values[number]):
+            return False
+        if _take(cursor, 0x7D):
+            return True
+        if not _take(cursor, 0x2C):
+            return False
+
+
+cdef bint _read_binary(Cursor *cursor, Header *header) noexcept nogil:
+    cdef const uint8_t *at = cursor.at
+    cdef const uint8_t *end = cursor.end
+    cdef Span name
+    cdef int64_t size
+    cdef int number
+    if end - at < FIXED_BYTES + 4:
+        return False
+    # A code is 16 bits with a sign; those we know are small.
+    header.code = (<int64_t>at[0] << 8) | at[1]
+    header.request_id = <int32_t>get32(at + 5)
+    header.flag = <int32_t>get32(at + 9)
+    size = <int32_t>get32(at + 13)
+    at += FIXED_BYTES
+    if size < 0 or size > end - at - 4:
+        return False
+    name.at = at
+    name.size = <Py_ssize_t>size
+    if not _is_plain(&name):
+        return False
+    at += size
+    if <int64_t><int32_t>get32(at) != end - at - 4:
+        return False
+    at += 4
+    while at < end:
+        if end - at < 2:
+            return False
+        size = (<int64_t>at[0] << 8) | at[1]
+        at += 2
+        if size == 0 or size > 0x7FFF or size > end - at - 4:
+            return False
+        name.at = at
+        name.size = <Py_ssize_t>size
+        at += size
+        number = _field(&name, header)
+        if number < 0:
+            return False
+        size = <int32_t>get32(at)
+        at += 4
+        if size <= 0 or size > end - at:
+            return False
+        header.values[number].at = at
+        header.values[number].size = <Py_ssize_t>size
+        at += size
+        if number != TEXT_FIELD and not _is_plain(&header.values[number]):
+            return False
+    return True
+
+
+cdef bint _number_of(const Header *header, int field, int64_t *number) noexcept nogil:
+    """Value of a number field, left alone when it is absent; whether it is well-formed."""
+    cdef Cursor cursor
+    if not header.seen & (1U << field):
+        return True
+    cursor.at = header.values[field].at
+    cursor.end = cursor.at + header.values[field].size
+    return (
+        _take_number(&cursor, number)
+        and cursor.at == cursor.end
+        and (field == 6 or _is_i32(number[0]))
+    )
+
+
+cdef bint _read_send(const Header *header, Row *row, int64_t *queue_id) noexcept nogil:
+    """Fill a row from a header; whether it is an exact send of one message."""
+    cdef int64_t flags = 0
+    cdef int64_t flag = 0
+    cdef int64_t retry_count = 0
+    cdef int64_t born_at_ms = 0
+    cdef int64_t other = 0
+    cdef const Span *value
+    if not ((header.code == 310 and header.styles == 1) or (header.code == 10 and header.styles == 2)):
+        return False
+    if header.flag != 0 and header.flag != 2:
+        return False
+    # Producer group, topic, queue, birth and properties must be there.
+    if header.seen & 0x153 != 0x153 or header.values[TEXT_FIELD].size == 0:
+        return False
+    if not (
+        _number_of(header, 3, &other)
+        and _number_of(header, 4, queue_id)
+        and _number_of(header, 5, &flags)
+        and _number_of(header, 6, &born_at_ms)
+        and _number_of(header, 7, &flag)
+        and _number_of(header, 9, &retry_count)
+        and _number_of(header, 11, &other)
+    ):
+        return False
+    if header.seen & (1U << 10):
+        value = &header.values[10]
+        if not _is(value, b"true", 4) and not _is(value, b"false", 5):
+            return False
+    if header.seen & (1U << 12) and not _is(&header.values[12], b"false", 5):
+        return False
+    row.request_id = <int32_t>header.request_id
+    row.marks = ONE_WAY if header.flag else 0
+    row.flags = <int32_t>flags & ~TRANSACTION_BITS
+    row.flag = <int32_t>flag
+    row.retry_count = <int32_t>retry_count
+    row.born_at_ms = born_at_ms
+    return True
+
+
+cdef bint _begins(const uint8_t *at, Py_ssize_t left, const char *mark, Py_ssize_t size) noexcept nogil:
+    return left >= size and memcmp(at, mark, size) == 0
+
+
+cdef bint _is_unusual(const uint8_t *at, Py_ssize_t size) noexcept nogil:
+    """Whether a text holds a mark of a message that is not plain, anywhere."""
+    cdef const uint8_t *end = at + size
+    cdef uint8_t c
+    while at < end:
+        c = at[0]
+        if c == 0x4D:
+            if _begins(at, end - at, b"MSG_REGION", 10):
+                return True
+        elif c == 0x43:
+            if _begins(at, end - at, b"CLUSTER", 7):
+                return True
+        elif c == 0x5F:
+            if _begins(at, end - at, b"__CRC32#", 8):
+                return True
+        elif c == 0x50:
+            if _begins(at, end - at, b"POP_CK", 6):
+                return True
+        elif c == 0x54:
+            if _begins(at, end - at, b"TRAN_MSG", 8) or _begins(at, end - at, b"TIMER_DEL", 9):
+                return True
+        elif c == 0x44:
+            if _begins(at, end - at, b"DELAY\x01", 6):
+                return True
+        elif c == 0x57:
+            if _begins(at, end - at, b"WAIT\x01false", 10):
+                return True
+        at += 1
+    return False
+
+
+cdef int32_t _hash_utf8(uint32_t value, const uint8_t *at, Py_ssize_t size) noexcept nogil:
+    """Java's hash of valid UTF-8. What is not valid (rows of a stranger) gives some number, within bounds."""
+    cdef const uint8_t *end = at + size
+    cdef uint32_t point
+    cdef int more
+    while at < end:
+        point = at[0]
+        at += 1
+        if point >= 0x80:
+            if point >= 0xF0:
+                point &= 0x07
+                more = 3
+            elif point >= 0xE0:
+                point &= 0x0F
+                more = 2
+            else:
+                point &= 0x1F
+                more = 1
+            while more > 0 and at < end:
+                point = (point << 6) | (at[0] & 0x3F)
+                at += 1
+                more -= 1
+            if point > 0xFFFF:
+                point -= 0x10000
+                value = value * 31 + (0xD800 + (point >> 10))
+                point = 0xDC00 + (point & 0x3FF)
+        value = value * 31 + point
+    return <int32_t>value
+
+
+cdef bint _read_facts(const uint8_t *text, Py_ssize_t size, Row *row) noexcept nogil:
+    """Find unique id, keys and tags, positions within the text; whether the text is plain."""
+    cdef const uint8_t *at = text
+    cdef const uint8_t *end = text + size
+    cdef const uint8_t *stop
+    cdef const uint8_t *split
+    cdef Span name, value
+    cdef bint has_tags = False
+    row.id_at = row.id_bytes = row.keys_at = row.keys_bytes = 0
+    row.tags_code = 0
+    while at < end:
+        stop = <const uint8_t *>memchr(at, 2, end - at)
+        if stop == NULL:
+            stop = end
+        split = <const uint8_t *>memchr(at, 1, stop - at)
+        if split != NULL:
+            name.at = at
+            name.size = split - at
+            value.at = split + 1
+            value.size = stop - value.at
+            if _is(&name, b"UNIQ_KEY", 8):
+                if row.id_bytes or value.size == 0 or not _is_plain(&value):
+                    return False
+                row.id_at = <uint32_t>(value.at - text)
+                row.id_bytes = <uint32_t>value.size
+            elif _is(&name, b"KEYS", 4):
+                if row.keys_bytes or value.size == 0:
+                    return False
+                row.keys_at = <uint32_t>(value.at - text)
+                row.keys_bytes = <uint32_t>value.size
+            elif _is(&name, b"TAGS", 4):
+                if has_tags or value.size == 0:
+                    return False
+                has_tags = True
+                row.tags_code = _hash_utf8(0, value.at, value.size)
+        at = stop + 1
+    return row.id_bytes > 0
+
+
+def scan_sends(
+    bytes buffer not None,
+    Py_ssize_t at,
+    *,
+    dict topics not None,
+    bytes stamp not None,
+    Py_ssize_t count_max,
+    Py_ssize_t frame_bytes_max,
+    Py_ssize_t body_bytes_max,
+    Py_ssize_t text_bytes_max,
+):
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
+    cdef const uint8_t *stamp_data = <const uint8_t *>PyBytes_AS_STRING(stamp)
+    cdef Py_ssize_t stamp_bytes = PyBytes_GET_SIZE(stamp)
+    cdef Arena rows, texts
+    cdef Target targets[TARGETS_MAX_C]
+    cdef Py_ssize_t targets_count = 0
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes
+    cdef uint32_t mark
+    cdef Header header
+    cdef Cursor cursor
+    cdef Row row
+    cdef int64_t queue_id
+    cdef const Span *text
+    cdef const Span *topic
+    cdef uint8_t *out
+    cdef int target
+    unknown = None
+    if at < 0 or size > 0x7FFFFFFF:
+        raise ValueError("the position lies outside of the buffer, or the buffer is too long")
+    memset(&rows, 0, sizeof(Arena))
+    memset(&texts, 0, sizeof(Arena))
+    try:
+        while count < count_max and size - at >= 8:
+            length = <int32_t>get32(data + at)
+            mark = get32(data + at + 4)
+            header_bytes = mark & 0xFFFFFF
+            if length < 4 or length + 4 > frame_bytes_max or length + 4 > size - at or header_bytes > length - 4:
+                break
+            body_at = at + 8 + header_bytes
+            end = at + 4 + length
+            if end - body_at <= 0 or end - body_at > body_bytes_max or mark >> 24 > 1:
+                break
+            header.code = header.request_id = header.flag = 0
+            header.seen = header.styles = 0
+            cursor.at = data + at + 8
+            cursor.end = data + body_at
+            if not (_read_json(&cursor, &header) if mark >> 24 == 0 else _read_binary(&cursor, &header)):
+                break
+            if not _read_send(&header, &row, &queue_id):
+                break
+            text = &header.values[TEXT_FIELD]
+            if not _reserve(&texts, text.size + 1 + stamp_bytes) or not _reserve(&rows, ROW_BYTES):
+                raise MemoryError
+            out = texts.data + texts.size
+            if mark >> 24 == 0:
+                text_bytes = _unescape(text, out)
+            else:
+                memcpy(out, text.at, text.size)
+                text_bytes = text.size
+            if text_bytes < 0 or not _is_utf8(out, text_bytes):
+                break
+            if _is_unusual(out, text_bytes) or not _read_facts(out, text_bytes, &row):
+                break
+            if out[text_bytes - 1] != 2:
+                out[text_bytes] = 2
+                text_bytes += 1
+            memcpy(out + text_bytes, stamp_data, stamp_bytes)
+            text_bytes += stamp_bytes
+            if text_bytes > text_bytes_max or texts.size + text_bytes > 0x7FFFFFFF:
+                break
+            topic = &header.values[1]
+            target = _find_target(targets, targets_count, topic, queue_id)
+            if target < 0:
+                name = PyBytes_FromStringAndSize(<const char *>topic.at, topic.size)
+                queues = topics.get(name)
+                if queues is None:
+                    unknown = name
+                    break
+                if not 0 <= queue_id < queues or targets_count == TARGETS_MAX_C:
+                    break
+                target = <int>targets_count
+                targets[target].topic = topic[0]
+                targets[target].queue_id = <int32_t>queue_id
+                targets_count += 1
+            row.target = <uint32_t>target
+            row.marks |= BINARY if mark >> 24 else 0
+            row.body_at = <uint32_t>body_at
+            row.body_bytes = <uint32_t>(end - body_at)
+            row.text_at = <uint32_t>texts.size
+            row.text_bytes = <uint32_t>text_bytes
+            row.id_at += row.text_at
+            if row.keys_bytes:
+                row.keys_at += row.text_at
+            texts.size += text_bytes
+            memcpy(rows.data + rows.size, &row, ROW_BYTES)
+            rows.size += ROW_BYTES
+            count += 1
+            at = end
+        return (
+            at,
+            count,
+            PyBytes_FromStringAndSize(<const char *>rows.data, rows.size) if rows.size else b"",
+            PyBytes_FromStringAndSize(<const char *>texts.data, texts.size) if texts.size else b"",
+            [
+                (
+                    PyBytes_FromStringAndSize(<const char *>targets[target].topic.at, targets[target].topic.size),
+                    targets[target].queue_id,
+                )
+                for target in range(targets_count)
+            ],
+            unknown,
+        )
+    finally:
+        free(rows.data)
+        free(texts.data)
+
+
+cdef int _find_target(const Target *targets, Py_ssize_t count, const Span *topic, int64_t queue_id) noexcept nogil:
+    cdef Py_ssize_t index
+    for index in range(count):
+        if (
+            targets[index].queue_id == queue_id
+            and targets[index].topic.size == topic.size
+            and memcmp(targets[index].topic.at, topic.at, topic.size) == 0
+        ):
+            return <int>index
+    return -1
+
+
+# ── The fast lane: placing ────────────────────────────────────────────────────────────────────────────────────────────
+
+cdef struct Destination:
+    const uint8_t *topic
+    Py_ssize_t topic_bytes
+    int32_t queue_id
+    int64_t queue_offset
+    uint32_t topic_hash
+    uint32_t count
+
+
+cdef Row _row_at(const uint8_t *rows, Py_ssize_t index) noexcept nogil:
+    cdef Row row
+    memcpy(&row, rows + index * ROW_BYTES, ROW_BYTES)
+    return row
+
+
+cdef void _add_key(Arena *keys, uint32_t topic_hash, const uint8_t *at, Py_ssize_t size, int64_t log_offset) noexcept nogil:
+    cdef Key key
+    cdef int32_t hashed = _hash_utf8(topic_hash, at, size)
+    key.hashed = 0 if hashed == -2147483647 - 1 else -hashed if hashed < 0 else hashed
+    key.log_offset = log_offset
+    memcpy(keys.data + keys.size, &key, KEY_BYTES)
+    keys.size += KEY_BYTES
+
+
+cdef bint _add_keys(Arena *keys, uint32_t topic_hash, const Row *row, const uint8_t *texts, int64_t log_offset) noexcept nogil:
+    """Add the unique id and the keys, which blanks separate; `False` without memory."""
+    cdef const uint8_t *at = texts + row.keys_at
+    cdef const uint8_t *end = at + row.keys_bytes
+    cdef const uint8_t *stop
+    # A key takes a byte and a blank at least.
+    if not _reserve(keys, (2 + row.keys_bytes // 2) * KEY_BYTES):
+        return False
+    if row.id_bytes:
+        _add_key(keys, topic_hash, texts + row.id_at, row.id_bytes, log_offset)
+    while at < end:
+        stop = <const uint8_t *>memchr(at, 0x20, end - at)
+        if stop == NULL:
+            stop = end
+        if stop > at:
+            _add_key(keys, topic_hash, at, stop - at, log_offset)
+        at = stop + 1
+    return True
+
+
+def place_sends(
+    bytes buffer not None,
+    bytes rows not None,
+    bytes texts not None,
+    targets,
+    *,
+    Py_ssize_t first,
+    int64_t log_offset,
+    Py_ssize_t room,
+    int64_t stored_at_ms,
+    bytes born_host not None,
+    bytes store_host not None,
+    bint append_crc,
+):
+    cdef const uint8_t *row_data = <const uint8_t *>PyBytes_AS_STRING(rows)
+    cdef const uint8_t *text_data = <const uint8_t *>PyBytes_AS_STRING(texts)
+    cdef const uint8_t *body_data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+    cdef Py_ssize_t buffer_bytes = PyBytes_GET_SIZE(buffer)
+    cdef Py_ssize_t text_bytes = PyBytes_GET_SIZE(texts)
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(rows) // ROW_BYTES
+    cdef Py_ssize_t targets_count = len(targets)
+    cdef Py_ssize_t total = 0
+    cdef Py_ssize_t size, index, last
+    cdef Destination destinations[TARGETS_MAX_C]
+    cdef Destination *destination
+    cdef uint8_t *ends[TARGETS_MAX_C]
+    cdef Record record
+    cdef Row row
+    cdef Place place
+    cdef Arena keys
+    cdef uint8_t *out
+    cdef uint8_t *place_out
+    cdef int32_t v6_flags
+    if PyBytes_GET_SIZE(rows) % ROW_BYTES or first < 0 or first > count or targets_count > TARGETS_MAX_C:
+        raise ValueError("rows are cut short, or there are too many targets")
+    for index in range(targets_count):
+        topic, queue_id, queue_offset, topic_hash = targets[index]
+        if not isinstance(topic, bytes) or len(topic) > 0x7FFF:
+            raise ValueError("a topic is not bytes, or too long")
+        destinations[index].topic = <const uint8_t *>PyBytes_AS_STRING(topic)  # `targets` keeps it alive.
+        destinations[index].topic_bytes = PyBytes_GET_SIZE(topic)
+        destinations[index].queue_id = queue_id
+        destinations[index].queue_offset = queue_offset
+        destinations[index].topic_hash = <uint32_t>(topic_hash & 0xFFFFFFFF)
+        destinations[index].count = 0
+    record.born_host = <const uint8_t *>PyBytes_AS_STRING(born_host)
+    record.born_host_bytes = PyBytes_GET_SIZE(born_host)
+    record.store_host = <const uint8_t *>PyBytes_AS_STRING(store_host)
+    record.store_host_bytes = PyBytes_GET_SIZE(store_host)
+    record.stored_at_ms = stored_at_ms
+    record.prepared_offset = 0
+    record.append_crc = append_crc
+    v6_flags = (0x10 if record.born_host_bytes == 20 else 0) | (0x20 if record.store_host_bytes == 20 else 0)
+    # First how many fit and what they take, then the bytes: nothing is copied twice.
+    last = first
+    while last < count:
+        row = _row_at(row_data, last)
+        if (
+            row.target >= <uint32_t>targets_count
+            or <uint64_t>row.body_at + row.body_bytes > <uint64_t>buffer_bytes
+            or <uint64_t>row.text_at + row.text_bytes > <uint64_t>text_bytes
+            or <uint64_t>row.id_at + row.id_bytes > <uint64_t>text_bytes
+            or <uint64_t>row.keys_at + row.keys_bytes > <uint64_t>text_bytes
+        ):
+            raise ValueError("a row points outside of what was scanned")
+        destination = &destinations[row.target]
+        _fill_record(&record, &row, destination, body_data, text_data)
+        size = _record_bytes(&record)
+        if _all_properties_bytes(&record) > 0x7FFF or size > 0x7FFFFFFF:
+            raise OverflowError("a part of the record is too long for its length field")
+        if total + size > room:
+            break
+        total += size
+        destination.count += 1
+        last += 1
+    data = PyBytes_FromStringAndSize(NULL, total)
+    places = PyBytes_FromStringAndSize(NULL, (last - first) * PLACE_BYTES)
+    units = []
+    for index in range(targets_count):
+        entries = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>destinations[index].count * UNIT_BYTES)
+        ends[index] = <uint8_t *>PyBytes_AS_STRING(entries)
+        units.append(entries)
+    memset(&keys, 0, sizeof(Arena))
+    out = <uint8_t *>PyBytes_AS_STRING(data)
+    place_out = <uint8_t *>PyBytes_AS_STRING(places)
+    try:
+        for index in range(first, last):
+            row = _row_at(row_data, index)
+            destination = &destinations[row.target]
+            _fill_record(&record, &row, destination, body_data, text_data)
+            size = _record_bytes(&record)
+            record.log_offset = log_offset
+            record.queue_offset = destination.queue_offset
+            record.flags = (row.flags & ~V6_BITS) | v6_flags
+            _write_record(&record, out, size)
+            out += size
+            place.log_offset = log_offset
+            place.queue_offset = destination.queue_offset
+            place.size = <int32_t>size
+            memcpy(place_out, &place, PLACE_BYTES)
+            place_out += PLACE_BYTES
+            put64(ends[row.target], <uint64_t>log_offset)
+            put32(ends[row.target] + 8, <uint32_t>size)
+            put64(ends[row.target] + 12, <uint64_t><int64_t>row.tags_code)
+            ends[row.target] += UNIT_BYTES
+            if not _add_keys(&keys, destination.topic_hash, &row, text_data, log_offset):
+                raise MemoryError
+            destination.queue_offset += 1
+            log_offset += size
+        return data, places, units, PyBytes_FromStringAndSize(<const char *>keys.data, keys.size) if keys.size else b""
+    finally:
+        free(keys.data)
+
+
+cdef void _fill_record(
+    Record *record, const Row *row, const Destination *destination, const uint8_t *bodies, const uint8_t *texts
+) noexcept nogil:
+    record.body = bodies + row.body_at
+    record.body_bytes = row.body_bytes
+    record.topic = destination.topic
+    record.topic_bytes = destination.topic_bytes
+    record.properties = texts + row.text_at
+    record.properties_bytes = row.text_bytes
+    record.queue_id = destination.queue_id
+    record.flag = row.flag
+    record.retry_count = row.retry_count
+    record.born_at_ms = row.born_at_ms
+
+
+# ── The fast lane: the key index ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def chain_keys(
+    table, bytes keys not None, *, Py_ssize_t at, Py_ssize_t slots, int64_t number, int32_t seconds
+):
+    cdef const uint8_t[::1] view = table
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(keys) // KEY_BYTES
+    cdef Py_ssize_t index, place
+    cdef Py_ssize_t heads_count = 0
+    cdef Py_ssize_t cells = 16
+    cdef Py_ssize_t fresh = 0
+    cdef const uint8_t *key_data = <const uint8_t *>PyBytes_AS_STRING(keys)
+    cdef const uint8_t *slot_data
+    cdef uint8_t *out
+    cdef int32_t older
+    cdef uint32_t slot
+    cdef Key key
+    cdef Head *heads = NULL
+    cdef int32_t *table_of_heads = NULL  # open addressing: number of the head with this slot and 1, 0 for none
+    if slots < 1 or slots > 0x7FFFFFFF or at < 0 or at > view.shape[0] or slots * 4 > view.shape[0] - at:
+        raise ValueError("the slots do not fit the table, or the keys are cut short")
+    if PyBytes_GET_SIZE(keys) % KEY_BYTES:
+        raise ValueError("the slots do not fit the table, or the keys are cut short")
+    if number < 1 or number + count > 0x7FFFFFFF:
+        raise ValueError("the numbers of the entries do not fit")
+    while cells < 2 * count:
+        cells *= 2
+    slot_data = &view[at]
+    entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_BYTES)
+    out = <uint8_t *>PyBytes_AS_STRING(entries)
+    heads = <Head *>malloc((count + 1) * sizeof(Head))
+    table_of_heads = <int32_t *>malloc(cells * sizeof(int32_t))
+    try:
+        if heads == NULL or table_of_heads == NULL:
+            raise MemoryError
+        memset(table_of_heads, 0, cells * sizeof(int32_t))
+        for index in range(count):
+            memcpy(&key, key_data + index * KEY_BYTES, KEY_BYTES)
+            if key.hashed < 0:
+                raise ValueError("a hash is negative")
+            slot = <uint32_t>key.hashed % <uint32_t>slots
+            place = (slot * <uint32_t>2654435761U) & <uint32_t>(cells - 1)
+            while table_of_heads[place] and heads[table_of_heads[place] - 1].slot != slot:
+                place = (place + 1) & (cells - 1)
+            if table_of_heads[place]:
+                older = <int32_t>heads[table_of_heads[place] - 1].number
+            else:
+                older = <int32_t>get32(slot_data + <Py_ssize_t>slot * 4)
+                if older <= 0 or older >= number:
+                    older = 0
+                    fresh += 1
+                heads[heads_count].slot = slot
+                heads_count += 1
+                table_of_heads[place] = <int32_t>heads_count
+            heads[table_of_heads[place] - 1].number = <uint32_t>number
+            put32(out, <uint32_t>key.hashed)
+            put64(out + 4, <uint64_t>key.log_offset)
+            put32(out + 12, <uint32_t>seconds)
+            put32(out + 16, <uint32_t>older)
+            out += ENTRY_BYTES
+            number += 1
+        return entries, PyBytes_FromStringAndSize(<const char *>heads, heads_count * HEAD_BYTES), fresh
+    finally:
+        free(heads)
+        free(table_of_heads)
+
+
+def link_heads(table, bytes heads not None, *, Py_ssize_t at):
+    cdef uint8_t[::1] view = table
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(heads)
+    cdef Py_ssize_t index
+    cdef Head head
+    if PyBytes_GET_SIZE(heads) % HEAD_BYTES:
+        raise ValueError("the heads are cut short")
+    for index in range(PyBytes_GET_SIZE(heads) // HEAD_BYTES):
+        memcpy(&head, data + index * HEAD_BYTES, HEAD_BYTES)
+        if at < 0 or at > view.shape[0] or <int64_t>head.slot * 4 + 4 > view.shape[0] - at:
+            raise ValueError("a slot lies outside of the table")
+        put32(&view[at + <Py_ssize_t>head.slot * 4], head.number)
+
+
+# ── The fast lane: answering ──────────────────────────────────────────────────────────────────────────────────────────
+
+cdef Py_ssize_t _digits(int64_t number, uint8_t *out) noexcept nogil:
+    """Decimal text of a number, up to 20 bytes."""
+    cdef uint8_t reversed_digits[20]
+    cdef uint64_t rest = <uint64_t>number if number >= 0 else 0 - <uint64_t>number
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t size = 0
+    if number < 0:
+        out[0] = 0x2D
+        size = 1
+    while True:
+        reversed_digits[count] = <uint8_t>(48 + rest % 10)
+        count += 1
+        rest //= 10
+        if rest == 0:
+            break
+    while count > 0:
+        count -= 1
+        out[size] = reversed_digits[count]
+        size += 1
+    return size
+
+
+cdef void _hex(const uint8_t *at, Py_ssize_t size, uint8_t *out) noexcept nogil:
+    cdef Py_ssize_t index
+    for index in range(size):
+        out[2 * index] = <uint8_t>((<const char *>b"0123456789ABCDEF")[at[index] >> 4])
+        out[2 * index + 1] = <uint8_t>((<const char *>b"0123456789ABCDEF")[at[index] & 15])
+
+
+cdef inline void _add(Arena *arena, const uint8_t *at, Py_ssize_t size) noexcept nogil:
+    memcpy(arena.data + arena.size, at, size)
+    arena.size += size
+
+
+cdef inline void _add32(Arena *arena, uint32_t value) noexcept nogil:
+    put32(arena.data + arena.size, value)
+    arena.size += 4
+
+
+def encode_send_replies(
+    bytes rows not None,
+    bytes places not None,
+    bytes texts not None,
+    queue_ids,
+    *,
+    bytes host not None,
+    tuple json not None,
+    tuple binary not None,
+):
+    cdef const uint8_t *row_data = <const uint8_t *>PyBytes_AS_STRING(rows)
+    cdef const uint8_t *place_data = <const uint8_t *>PyBytes_AS_STRING(places)
+    cdef const uint8_t *text_data = <const uint8_t *>PyBytes_AS_STRING(texts)
+    cdef Py_ssize_t text_bytes = PyBytes_GET_SIZE(texts)
+    cdef Py_ssize_t count = min(PyBytes_GET_SIZE(rows) // ROW_BYTES, PyBytes_GET_SIZE(places) // PLACE_BYTES)
+    cdef Py_ssize_t targets_count = len(queue_ids)
+    cdef Py_ssize_t pieces_bytes = 0
+    cdef Py_ssize_t answered = 0
+    cdef Py_ssize_t index, part, start, fields_at, host_bytes
+    cdef int32_t numbers[TARGETS_MAX_C]
+    cdef Span texts_json[6]
+    cdef Span texts_binary[7]
+    cdef Span values[5]
+    cdef uint8_t offset_id[56]
+    cdef uint8_t queue_text[20]
+    cdef uint8_t offset_text[20]
+    cdef uint8_t request_text[20]
+    cdef uint8_t packed[8]
+    cdef Arena out
+    cdef Row row
+    cdef Place place
+    if PyBytes_GET_SIZE(rows) % ROW_BYTES or PyBytes_GET_SIZE(places) % PLACE_BYTES:
+        raise ValueError("rows or places are cut short")
+    if len(json) != 6 or len(binary) != 7 or targets_count > TARGETS_MAX_C or len(host) not in (8, 20):
+        raise ValueError("a reply needs 6 or 7 pieces, at most 64 targets and a packed host")
+    for index in range(targets_count):
+        numbers[index] = queue_ids[index]
+    for index in range(6):
+        _span_of(json[index], &texts_json[index])
+        pieces_bytes += texts_json[index].size
+    for index in range(7):
+        _span_of(binary[index], &texts_binary[index])
+        pieces_bytes += texts_binary[index].size
+    host_bytes = PyBytes_GET_SIZE(host)
+    _hex(<const uint8_t *>PyBytes_AS_STRING(host), host_bytes, offset_id)
+    values[0].at = offset_id
+    values[0].size = 2 * host_bytes + 16
+    values[1].at = queue_text
+    values[2].at = offset_text
+    values[4].at = request_text
+    memset(&out, 0, sizeof(Arena))
+    try:
+        for index in range(count):
+            row = _row_at(row_data, index)
+            memcpy(&place, place_data + index * PLACE_BYTES, PLACE_BYTES)
+            if row.target >= <uint32_t>targets_count or <uint64_t>row.id_at + row.id_bytes > <uint64_t>text_bytes:
+                raise ValueError("a row points outside of what was scanned")
+            if row.marks & ONE_WAY:
+                continue
+            # Pieces of both kinds, three numbers, the offset id and some lengths are more than any one reply takes.
+            if not _reserve(&out, pieces_bytes + row.id_bytes + 192):
+                raise MemoryError
+            put64(packed, <uint64_t>place.log_offset)
+            _hex(packed, 8, offset_id + 2 * host_bytes)
+            values[1].size = _digits(numbers[row.target], queue_text)
+            values[2].size = _digits(place.queue_offset, offset_text)
+            values[3].at = text_data + row.id_at
+            values[3].size = row.id_bytes
+            start = out.size
+            out.size += 8
+            if row.marks & BINARY:
+                _add(&out, texts_binary[0].at, texts_binary[0].size)
+                _add32(&out, <uint32_t>row.request_id)
+                _add(&out, texts_binary[1].at, texts_binary[1].size)
+                fields_at = out.size
+                out.size += 4
+                _add(&out, texts_binary[2].at, texts_binary[2].size)
+                for part in range(4):
+                    _add32(&out, <uint32_t>values[part].size)
+                    _add(&out, values[part].at, values[part].size)
+                    _add(&out, texts_binary[3 + part].at, texts_binary[3 + part].size)
+                put32(out.data + fields_at, <uint32_t>(out.size - fields_at - 4))
+            else:
+                values[4].size = _digits(row.request_id, request_text)
+                _add(&out, texts_json[0].at, texts_json[0].size)
+                for part in range(5):
+                    _add(&out, values[part].at, values[part].size)
+                    _add(&out, texts_json[1 + part].at, texts_json[1 + part].size)
+            put32(out.data + start, <uint32_t>(out.size - start - 4))
+            put32(out.data + start + 4, (<uint32_t>(1 if row.marks & BINARY else 0) << 24) | <uint32_t>(out.size - start - 8))
+            answered += 1
+        return (PyBytes_FromStringAndSize(<const char *>out.data, out.size) if out.size else b""), answered
+    finally:
+        free(out.data)
+
+
+cdef int _span_of(piece, Span *span) except -1:
+    if not isinstance(piece, bytes):
+        raise TypeError("a piece of a reply is not bytes")
+    span.at = <const uint8_t *>PyBytes_AS_STRING(piece)  # The caller's tuple keeps it alive.
+    span.size = PyBytes_GET_SIZE(piece)
+    return 0

@@ -1,5 +1,9 @@
 """Plain Python: the specification of what a compiled kernel must do byte for byte.
 
+The functions around `scan_sends` are the fast lane of a broker: they take the plain sends of one read from their bytes
+to records, queue entries, keys and replies without an object for each. What passes between them is packed in rows, in
+native byte order and without gaps (`SEND_ROW`, `PLACE_ROW`, `KEY_ROW`). Whatever is not plain they leave to others.
+
 Record layout (all integers big-endian; hosts are 8 bytes for IPv4, 20 for IPv6):
 
     0 totalSize i32 │ 4 magic i32 │ 8 bodyCRC i32 │ 12 queueId i32 │ 16 flag i32 │ 20 queueOffset i64 │
@@ -10,12 +14,16 @@ Record layout (all integers big-endian; hosts are 8 bytes for IPv4, 20 for IPv6)
 The optional CRC over the whole record is the last property: `__CRC32#` 0x01, ten digits least significant first, 0x02.
 """
 
+import re
+from collections.abc import Mapping, Sequence
+from mmap import mmap
 from operator import mul
 from struct import Struct
 from struct import error as struct_error
+from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 1
+INTERFACE = 2
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -23,6 +31,21 @@ MAGIC_V2 = -626843477
 CRC_PROPERTY_NAME = b"__CRC32#\x01"
 CRC_PROPERTY_BYTES = 20
 TOPIC_V1_BYTES_MAX = 127
+
+SEND_ROW = Struct("=IiIIIIIIIIIiiiiq")
+"""target, request id, marks, body at, body bytes, text at, text bytes, unique id at, unique id bytes, keys at, keys
+bytes, tags code, flags, flag, retry count, born at. The body lies in the buffer that was scanned; text (the properties
+as stored), unique id and keys lie in the texts."""
+PLACE_ROW = Struct("=qqi")
+"""log offset, queue offset, record size."""
+KEY_ROW = Struct("=iq")
+"""hash, log offset."""
+HEAD_ROW = Struct("=II")
+"""slot, number of the newest entry of its chain."""
+BINARY_MARK = 1
+ONE_WAY_MARK = 2
+TARGETS_MAX = 64
+"""Most queues that one scan goes to."""
 
 _HEAD = Struct(">iiiiiqqiq")
 _AFTER_BORN_HOST = Struct(">q")
@@ -162,3 +185,466 @@ def _length_fault(length: int, frame_bytes_max: int) -> str | None:
     if length + 4 > frame_bytes_max:
         return f"frame length {length} is over the limit of {frame_bytes_max - 4}"
     return None
+
+
+# ── The fast lane ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+_NUMBER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
+_NAME = re.compile(rb'"([A-Za-z]+)":')
+_STRING = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*)"')
+_ESCAPE = re.compile(rb"\\(?:u(....)|(.))", re.DOTALL)
+_ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_HEADER_NUMBERS = (b"code", b"flag", b"opaque", b"version")
+_HEADER_TEXTS = (b"language", b"remark", b"serializeTypeCurrentRPC")
+_BINARY_FIXED = Struct(">hBhiii")
+_I32 = Struct(">i")
+_UNIT = Struct(">qiq")
+_ENTRY = Struct(">iqii")
+
+_SEND_SHORT = 310
+_SEND_LONG = 10
+_REPLY_FLAGS_PLAIN = (0, 2)
+_BORN_V6 = 0x10
+_STORE_V6 = 0x20
+_TRANSACTION_MASK = 0xC
+
+_SHORT_NAMES = tuple(bytes((letter,)) for letter in b"abcdefghijklmn")
+_LONG_NAMES = (
+    b"producerGroup",
+    b"topic",
+    b"defaultTopic",
+    b"defaultTopicQueueNums",
+    b"queueId",
+    b"sysFlag",
+    b"bornTimestamp",
+    b"flag",
+    b"properties",
+    b"reconsumeTimes",
+    b"unitMode",
+    b"maxReconsumeTimes",
+    b"batch",
+    b"bname",
+)
+_I32_FIELDS = (3, 4, 5, 7, 9, 11)
+_REQUIRED_FIELDS = (0, 1, 4, 6)
+_UNUSUAL = (
+    b"MSG_REGION",
+    b"CLUSTER",
+    b"__CRC32#",
+    b"POP_CK",
+    b"TRAN_MSG",
+    b"DELAY\x01",
+    b"TIMER_DEL",
+    b"WAIT\x01false",
+)
+"""A text that holds one of these, anywhere, is not plain: the message may have another address or other rules."""
+
+
+class _Send(NamedTuple):
+    request_id: int
+    marks: int
+    topic: bytes
+    queue_id: int
+    flags: int
+    born_at_ms: int
+    flag: int
+    retry_count: int
+    text: bytes
+
+
+def scan_sends(
+    buffer: bytes,
+    at: int,
+    *,
+    topics: Mapping[bytes, int],
+    stamp: bytes,
+    count_max: int,
+    frame_bytes_max: int,
+    body_bytes_max: int,
+    text_bytes_max: int,
+) -> tuple[int, int, bytes, bytes, list[tuple[bytes, int]], bytes | None]:
+    """Take whole frames that hold plain sends from `at` on, until one is not.
+
+    Plain is: a single message with an exact header, to an existing queue of one of `topics` (name → queues), whose
+    properties name a unique id once and call for nothing but storing. The stored text is theirs and the `stamp`.
+    Returns the position behind the last frame taken, their number, their rows, the texts, the queues (which rows call
+    targets), and the topic of the next frame if that alone kept it from being taken: `topics` does not say.
+    """
+    rows: list[bytes] = []
+    texts = bytearray()
+    targets: dict[tuple[bytes, int], int] = {}
+    unknown: bytes | None = None
+    while len(rows) < count_max and len(buffer) - at >= 8:
+        length, mark = _FRAME.unpack_from(buffer, at)
+        body_at = at + 8 + (mark & 0xFFFFFF)
+        end = at + 4 + length
+        if length < 4 or length + 4 > frame_bytes_max or end > len(buffer) or body_at > end or mark >> 24 > 1:
+            break
+        if not 0 < end - body_at <= body_bytes_max:
+            break
+        header = buffer[at + 8 : body_at]
+        send = _send_of_json(header) if mark >> 24 == 0 else _send_of_binary(header)
+        if send is None:
+            break
+        facts = _facts_of(send.text)
+        if facts is None:
+            break
+        text = send.text + (b"" if send.text.endswith(b"\x02") else b"\x02") + stamp
+        if len(text) > text_bytes_max:
+            break
+        queues = topics.get(send.topic)
+        if queues is None:
+            unknown = send.topic
+        if queues is None or not 0 <= send.queue_id < queues:
+            break
+        if (send.topic, send.queue_id) not in targets and len(targets) == TARGETS_MAX:
+            break
+        target = targets.setdefault((send.topic, send.queue_id), len(targets))
+        id_at, id_bytes, keys_at, keys_bytes, code = facts
+        start = len(texts)
+        texts += text
+        rows.append(
+            SEND_ROW.pack(
+                target,
+                send.request_id,
+                send.marks,
+                body_at,
+                end - body_at,
+                start,
+                len(text),
+                start + id_at,
+                id_bytes,
+                start + keys_at if keys_bytes else 0,
+                keys_bytes,
+                code,
+                send.flags & ~_TRANSACTION_MASK,
+                send.flag,
+                send.retry_count,
+                send.born_at_ms,
+            )
+        )
+        at = end
+    return at, len(rows), b"".join(rows), bytes(texts), list(targets), unknown
+
+
+def _send_of_json(header: bytes) -> _Send | None:
+    if header[:1] != b"{":
+        return None
+    at = 1
+    numbers: dict[bytes, int] = {}
+    texts: set[bytes] = set()
+    fields: dict[bytes, bytes] | None = None
+    while True:
+        name = _NAME.match(header, at)
+        if name is None:
+            return None
+        at = name.end()
+        key = name[1]
+        if key in _HEADER_NUMBERS:
+            number = _NUMBER.match(header, at)
+            if number is None or key in numbers or not -(2**31) <= int(number[0]) < 2**31:
+                return None
+            numbers[key] = int(number[0])
+            at = number.end()
+        elif key in _HEADER_TEXTS:
+            text = _STRING.match(header, at)
+            if text is None or key in texts or not _PLAIN.fullmatch(text[1]):
+                return None
+            texts.add(key)
+            at = text.end()
+        elif key == b"extFields" and fields is None and header[at : at + 1] == b"{":
+            found = _json_fields(header, at + 1)
+            if found is None:
+                return None
+            fields, at = found
+        else:
+            return None
+        if header[at : at + 1] == b"}":
+            break
+        if header[at : at + 1] != b",":
+            return None
+        at += 1
+    if at + 1 != len(header) or fields is None:
+        return None
+    return _send_of(numbers.get(b"code", 0), numbers.get(b"opaque", 0), numbers.get(b"flag", 0), fields, marks=0)
+
+
+def _json_fields(header: bytes, at: int) -> tuple[dict[bytes, bytes], int] | None:
+    """Fields and the position behind them; only the properties may hold escapes or more than plain characters."""
+    fields: dict[bytes, bytes] = {}
+    while True:
+        name = _NAME.match(header, at)
+        if name is None or name[1] in fields:
+            return None
+        value = _STRING.match(header, name.end())
+        if value is None:
+            return None
+        text = value[1]
+        if name[1] in (b"i", b"properties"):
+            unescaped = _unescape(text)
+            if unescaped is None:
+                return None
+            text = unescaped
+        elif not _PLAIN.fullmatch(text):
+            return None
+        fields[name[1]] = text
+        at = value.end()
+        if header[at : at + 1] == b"}":
+            return fields, at + 1
+        if header[at : at + 1] != b",":
+            return None
+        at += 1
+
+
+def _unescape(text: bytes) -> bytes | None:
+    """Bytes of a JSON string; `None` where it needs surrogates."""
+
+    def plain(match: re.Match[bytes]) -> bytes:
+        if match[1] is None:
+            return _ESCAPED.get(match[2], match[2])
+        return chr(int(match[1], 16)).encode("utf-8", "surrogatepass")
+
+    try:
+        found = _ESCAPE.sub(plain, text)
+        found.decode()
+    except UnicodeDecodeError:
+        return None
+    return found
+
+
+def _send_of_binary(header: bytes) -> _Send | None:
+    if len(header) < _BINARY_FIXED.size + 4:
+        return None
+    code, _language, _version, request_id, flag, remark_bytes = _BINARY_FIXED.unpack_from(header, 0)
+    at = _BINARY_FIXED.size
+    if not 0 <= remark_bytes <= len(header) - at - 4 or not _PLAIN.fullmatch(header[at : at + remark_bytes]):
+        return None
+    at += remark_bytes
+    if _I32.unpack_from(header, at)[0] != len(header) - at - 4:
+        return None
+    at += 4
+    fields: dict[bytes, bytes] = {}
+    while at < len(header):
+        if len(header) - at < 2:
+            return None
+        name_bytes = _SHORT.unpack_from(header, at)[0]
+        at += 2
+        if not 0 < name_bytes <= len(header) - at - 4:
+            return None
+        name = header[at : at + name_bytes]
+        at += name_bytes
+        value_bytes = _I32.unpack_from(header, at)[0]
+        at += 4
+        if not 0 < value_bytes <= len(header) - at or name in fields:
+            return None
+        value = header[at : at + value_bytes]
+        at += value_bytes
+        if name in (b"i", b"properties"):
+            try:
+                value.decode()
+            except UnicodeDecodeError:
+                return None
+        elif not _PLAIN.fullmatch(value):
+            return None
+        fields[name] = value
+    return _send_of(code, request_id, flag, fields, marks=BINARY_MARK)
+
+
+def _send_of(code: int, request_id: int, flag: int, fields: dict[bytes, bytes], *, marks: int) -> _Send | None:
+    if code not in (_SEND_SHORT, _SEND_LONG) or flag not in _REPLY_FLAGS_PLAIN:
+        return None
+    names = _SHORT_NAMES if code == _SEND_SHORT else _LONG_NAMES
+    if not fields.keys() <= set(names):
+        return None
+    values = [fields.get(name) for name in names]
+    if any(values[field] is None for field in _REQUIRED_FIELDS):
+        return None
+    numbers: dict[int, int] = {}
+    for field in (*_I32_FIELDS, 6):
+        text = values[field]
+        if text is not None:
+            limit = 2**63 if field == 6 else 2**31
+            if not _NUMBER.fullmatch(text) or not -limit <= int(text) < limit:
+                return None
+            numbers[field] = int(text)
+    if values[10] not in (None, b"true", b"false") or values[12] not in (None, b"false") or not values[8]:
+        return None
+    return _Send(
+        request_id,
+        marks | (ONE_WAY_MARK if flag else 0),
+        values[1] or b"",
+        numbers[4],
+        numbers.get(5, 0),
+        numbers[6],
+        numbers.get(7, 0),
+        numbers.get(9, 0),
+        values[8],
+    )
+
+
+def _facts_of(text: bytes) -> tuple[int, int, int, int, int] | None:
+    """Position and length of the unique id and of the keys, and the tags code; `None` for a text that is not plain."""
+    if any(mark in text for mark in _UNUSUAL):
+        return None
+    found: dict[bytes, tuple[int, int]] = {}
+    at = 0
+    for piece in text.split(b"\x02"):
+        name, separator, value = piece.partition(b"\x01")
+        if separator and name in (b"UNIQ_KEY", b"KEYS", b"TAGS"):
+            if not value or name in found:
+                return None
+            found[name] = (at + len(name) + 1, len(value))
+        at += len(piece) + 1
+    id_at, id_bytes = found.get(b"UNIQ_KEY", (0, 0))
+    if not id_bytes or not _PLAIN.fullmatch(text[id_at : id_at + id_bytes]):
+        return None
+    tags_at, tags_bytes = found.get(b"TAGS", (0, 0))
+    return id_at, id_bytes, *found.get(b"KEYS", (0, 0)), java_hash(text[tags_at : tags_at + tags_bytes].decode())
+
+
+def place_sends(
+    buffer: bytes,
+    rows: bytes,
+    texts: bytes,
+    targets: Sequence[tuple[bytes, int, int, int]],
+    *,
+    first: int,
+    log_offset: int,
+    room: int,
+    stored_at_ms: int,
+    born_host: bytes,
+    store_host: bytes,
+    append_crc: bool,
+) -> tuple[bytes, bytes, list[bytes], bytes]:
+    """Records of the rows from number `first` on, as many as fit `room` bytes at `log_offset`.
+
+    `targets` are topic, queue number, queue offset of the next record, and Java's hash of the topic and `#`. Returns
+    the bytes for the log, the place of each record, the entries of each target's queue, and all keys for the index.
+    """
+    data = bytearray()
+    places: list[bytes] = []
+    units: list[list[bytes]] = [[] for _ in targets]
+    keys: list[bytes] = []
+    v6_flags = (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
+    for row in SEND_ROW.iter_unpack(rows[first * SEND_ROW.size :]):
+        target, _request_id, _marks, body_at, body_bytes, text_at, text_bytes, id_at, id_bytes, keys_at, keys_bytes = (
+            row[:11]
+        )
+        code, flags, flag, retry_count, born_at_ms = row[11:]
+        if (
+            target >= len(targets)
+            or body_at + body_bytes > len(buffer)
+            or max(text_at + text_bytes, id_at + id_bytes, keys_at + keys_bytes) > len(texts)
+        ):
+            raise ValueError("a row points outside of what was scanned")
+        topic, queue_id, queue_offset, topic_hash = targets[target]
+        queue_offset += len(units[target])
+        record = encode_record(
+            body=buffer[body_at : body_at + body_bytes],
+            topic=topic,
+            properties=texts[text_at : text_at + text_bytes],
+            queue_id=queue_id,
+            flag=flag,
+            queue_offset=queue_offset,
+            log_offset=log_offset + len(data),
+            flags=flags & ~(_BORN_V6 | _STORE_V6) | v6_flags,
+            born_at_ms=born_at_ms,
+            born_host=born_host,
+            stored_at_ms=stored_at_ms,
+            store_host=store_host,
+            retry_count=retry_count,
+            prepared_offset=0,
+            append_crc=append_crc,
+        )
+        if len(data) + len(record) > room:
+            break
+        at = log_offset + len(data)
+        data += record
+        places.append(PLACE_ROW.pack(at, queue_offset, len(record)))
+        units[target].append(_UNIT.pack(at, len(record), code))
+        for key in (texts[id_at : id_at + id_bytes], *texts[keys_at : keys_at + keys_bytes].split(b" ")):
+            if key:
+                hashed = abs(java_hash_extend(topic_hash, key.decode()))
+                keys.append(KEY_ROW.pack(hashed if hashed < 1 << 31 else 0, at))
+    return bytes(data), b"".join(places), [b"".join(entries) for entries in units], b"".join(keys)
+
+
+def chain_keys(
+    table: bytes | bytearray | mmap, keys: bytes, *, at: int, slots: int, number: int, seconds: int
+) -> tuple[bytes, bytes, int]:
+    """Index entries of packed keys, the first with this number; their slots lie from `at` on in `table`.
+
+    Returns the bytes of the entries, the new heads of the chains (`HEAD_ROW`), and how many slots were not in use.
+    """
+    if slots < 1 or at < 0 or at + slots * 4 > len(table) or len(keys) % KEY_ROW.size:
+        raise ValueError("the slots do not fit the table, or the keys are cut short")
+    if number < 1 or number + len(keys) // KEY_ROW.size >= 2**31:
+        raise ValueError("the numbers of the entries do not fit")
+    heads: dict[int, int] = {}
+    entries: list[bytes] = []
+    fresh = 0
+    for hashed, log_offset in KEY_ROW.iter_unpack(keys):
+        if hashed < 0:
+            raise ValueError("a hash is negative")
+        slot = hashed % slots
+        older = heads.get(slot)
+        if older is None:
+            (older,) = _I32.unpack_from(table, at + slot * 4)
+            if older <= 0 or older >= number:
+                older = 0
+                fresh += 1
+        entries.append(_ENTRY.pack(hashed, log_offset, seconds, older))
+        heads[slot] = number
+        number += 1
+    return b"".join(entries), b"".join([HEAD_ROW.pack(slot, head) for slot, head in heads.items()]), fresh
+
+
+def link_heads(table: bytearray | mmap, heads: bytes, *, at: int) -> None:
+    """Write the heads that `chain_keys` gave into their slots."""
+    for slot, head in HEAD_ROW.iter_unpack(heads):
+        if at + slot * 4 + 4 > len(table) or at < 0:
+            raise ValueError("a slot lies outside of the table")
+        table[at + slot * 4 : at + slot * 4 + 4] = head.to_bytes(4, "big")
+
+
+def encode_send_replies(
+    rows: bytes,
+    places: bytes,
+    texts: bytes,
+    queue_ids: Sequence[int],
+    *,
+    host: bytes,
+    json: tuple[bytes, bytes, bytes, bytes, bytes, bytes],
+    binary: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes],
+) -> tuple[bytes, int]:
+    """Frames that answer the rows that have a place, and their number; one-way sends get none.
+
+    `json` is what stands around offset id, queue number, queue offset, unique id and request id; `binary` what stands
+    around request id, length of the fields, offset id, queue number, queue offset and unique id (these four with a
+    length in front). `host` begins each offset id.
+    """
+    frames: list[bytes] = []
+    for (log_offset, queue_offset, _size), row in zip(PLACE_ROW.iter_unpack(places), SEND_ROW.iter_unpack(rows)):
+        target, request_id, marks, id_at, id_bytes = row[0], row[1], row[2], row[7], row[8]
+        if target >= len(queue_ids) or id_at + id_bytes > len(texts):
+            raise ValueError("a row points outside of what was scanned")
+        if marks & ONE_WAY_MARK:
+            continue
+        values = (
+            (host + log_offset.to_bytes(8, "big", signed=True)).hex().upper().encode(),
+            str(queue_ids[target]).encode(),
+            str(queue_offset).encode(),
+            texts[id_at : id_at + id_bytes],
+        )
+        if marks & BINARY_MARK:
+            ends = (*binary[3:6], binary[6])
+            fields = binary[2] + b"".join([_I32.pack(len(value)) + value + after for value, after in zip(values, ends)])
+            header = binary[0] + _I32.pack(request_id) + binary[1] + _I32.pack(len(fields)) + fields
+        else:
+            header = json[0] + b"".join(
+                [value + after for value, after in zip((*values, str(request_id).encode()), json[1:])]
+            )
+        kind = 1 if marks & BINARY_MARK else 0
+        frames.append(_FRAME.pack(len(header) + 4, kind << 24 | len(header)) + header)
+    return b"".join(frames), len(frames)

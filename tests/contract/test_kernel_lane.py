@@ -1,0 +1,199 @@
+"""Both kernels take the same sends into the fast lane and make the same bytes of them."""
+
+from struct import Struct
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.contract.kernel_traffic import STAMP, TOPICS, framed, reads, sends
+
+from kappamq.kernel import reference
+
+compiled = pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
+
+LIMITS: dict[str, Any] = {
+    "topics": TOPICS,
+    "stamp": STAMP,
+    "count_max": 100,
+    "frame_bytes_max": 1 << 20,
+    "body_bytes_max": 50,
+    "text_bytes_max": 32_000,
+}
+HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+HOST_V6 = bytes(range(20))
+JSON = (b"<", b"|", b"|", b"|", b"|", b">")
+BINARY = (b"<", b"|", b"|", b"|", b"|", b"|", b">")
+PLAIN = "UNIQ_KEY\x01ID1\x02TAGS\x01TagA\x02KEYS\x01k1  k2\x02"
+
+relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
+
+
+@relaxed
+@given(reads(), st.sampled_from(({}, {"count_max": 1}, {"text_bytes_max": 130}, {"frame_bytes_max": 300})))
+def test_scan_takes_the_same_sends(data: bytes, limits: dict[str, int]) -> None:
+    assert compiled.scan_sends(data, 0, **LIMITS | limits) == reference.scan_sends(data, 0, **LIMITS | limits)
+
+
+@relaxed
+@given(sends(), sends())
+def test_scan_goes_on_from_any_frame(first: bytes, second: bytes) -> None:
+    data = first + second
+    taken = compiled.scan_sends(data, len(first), **LIMITS)
+    assert taken == reference.scan_sends(data, len(first), **LIMITS)
+
+
+@relaxed
+@given(
+    st.lists(sends(), max_size=8),
+    st.booleans(),
+    st.sampled_from((HOST, HOST_V6)),
+    st.sampled_from((HOST, HOST_V6)),
+    st.integers(0, 3000),
+)
+def test_places_and_replies(frames: list[bytes], append_crc: bool, born: bytes, store: bytes, room: int) -> None:
+    rows, texts, buffer = _scanned(frames)
+    targets = [
+        (topic, queue_id, 10 * queue_id, reference.java_hash(topic.decode() + "#")) for topic, queue_id in _TARGETS
+    ]
+    count = len(rows) // reference.SEND_ROW.size
+    first = 0
+    while True:
+        arguments: dict[str, Any] = {
+            "first": first,
+            "log_offset": 1 << 33,
+            "room": room,
+            "stored_at_ms": 1_700_000_000_123,
+            "born_host": born,
+            "store_host": store,
+            "append_crc": append_crc,
+        }
+        placed = compiled.place_sends(buffer, rows, texts, targets, **arguments)
+        assert placed == reference.place_sends(buffer, rows, texts, targets, **arguments)
+        replies: dict[str, Any] = {"host": store, "json": JSON, "binary": BINARY}
+        mine = rows[first * reference.SEND_ROW.size :]
+        answered = compiled.encode_send_replies(mine, placed[1], texts, [number for _, number in _TARGETS], **replies)
+        assert answered == reference.encode_send_replies(
+            mine, placed[1], texts, [number for _, number in _TARGETS], **replies
+        )
+        taken = len(placed[1]) // reference.PLACE_ROW.size
+        first += taken
+        if first >= count or not taken:
+            break
+
+
+_TARGETS = [(topic, queue_id) for topic, queues in TOPICS.items() for queue_id in range(queues)]
+
+
+def _scanned(frames: list[bytes]) -> tuple[bytes, bytes, bytes]:
+    """Rows of all plain frames, each scanned alone, with their target numbers as in `_TARGETS`."""
+    rows = texts = buffer = b""
+    for data in frames:
+        _end, count, row, text, targets, _unknown = reference.scan_sends(data, 0, **LIMITS)
+        if count:
+            values = list(reference.SEND_ROW.unpack(row))
+            values[0] = _TARGETS.index(targets[0])
+            values[3] += len(buffer)
+            for position in (5, 7, 9):
+                values[position] += len(texts)
+            rows += reference.SEND_ROW.pack(*values)
+            texts += text
+        buffer += data
+    return rows, texts, buffer
+
+
+def test_a_plain_send_is_taken_whole() -> None:
+    text = PLAIN.replace("\x01", "\\u0001").replace("\x02", "\\u0002")
+    header = f'{{"code":310,"extFields":{{"a":"pg","b":"Orders","e":"3","g":"5","i":"{text}"}},"opaque":9}}'.encode()
+    data = framed(0, header, b"body")
+    end, count, row, texts, targets, unknown = compiled.scan_sends(data, 0, **LIMITS)
+    assert (end, count, targets, unknown) == (len(data), 1, [(b"Orders", 3)], None)
+    assert texts == PLAIN.encode() + STAMP
+    values = reference.SEND_ROW.unpack(row)
+    assert values[:3] == (0, 9, 0)
+    assert data[values[3] : values[3] + values[4]] == b"body"
+    assert texts[values[7] : values[7] + values[8]] == b"ID1"
+    assert texts[values[9] : values[9] + values[10]] == b"k1  k2"
+    assert values[11:] == (reference.java_hash("TagA"), 0, 0, 0, 5)
+
+
+def test_an_unknown_topic_is_named() -> None:
+    text = "UNIQ_KEY\\u0001ID1\\u0002"
+    header = f'{{"code":310,"extFields":{{"a":"pg","b":"New","e":"3","g":"5","i":"{text}"}}}}'.encode()
+    data = framed(0, header, b"body")
+    for kernel in (reference, compiled):
+        assert kernel.scan_sends(data, 0, **LIMITS) == (0, 0, b"", b"", [], b"New")
+
+
+def test_a_scan_has_a_limit_of_targets() -> None:
+    header = '{{"code":310,"extFields":{{"a":"pg","b":"Wide","e":"{}","g":"5","i":"UNIQ_KEY\\u0001I"}}}}'
+    data = b"".join([framed(0, header.format(number).encode(), b"body") for number in range(70)])
+    limits = LIMITS | {"topics": {b"Wide": 100}}
+    for kernel in (reference, compiled):
+        assert kernel.scan_sends(data, 0, **limits)[1] == reference.TARGETS_MAX
+
+
+KEYS = st.lists(st.tuples(st.integers(0, 2**31 - 1) | st.integers(0, 12), st.integers(0, 2**62)), max_size=40).map(
+    lambda keys: b"".join([reference.KEY_ROW.pack(*key) for key in keys])
+)
+
+
+@given(KEYS, st.lists(st.integers(-3, 30), min_size=1, max_size=7), st.integers(1, 20), st.integers(0, 2**31 - 1))
+def test_keys_are_chained_alike(keys: bytes, slots: list[int], number: int, seconds: int) -> None:
+    table = bytearray(b"head" + Struct(f">{len(slots)}i").pack(*slots) + b"tail")
+    arguments = {"at": 4, "slots": len(slots), "number": number, "seconds": seconds}
+    chained = compiled.chain_keys(table, keys, **arguments)
+    assert chained == reference.chain_keys(table, keys, **arguments)
+    mine, theirs = bytearray(table), bytearray(table)
+    compiled.link_heads(mine, chained[1], at=4)
+    reference.link_heads(theirs, chained[1], at=4)
+    assert mine == theirs
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
+@pytest.mark.parametrize(
+    ("keys", "arguments"),
+    [
+        (b"", {"at": 0, "slots": 0}),
+        (b"", {"at": 0, "slots": 9}),
+        (b"", {"at": -4, "slots": 1}),
+        (b"", {"at": 33, "slots": 1}),
+        (b"short", {"at": 0, "slots": 8}),
+        (reference.KEY_ROW.pack(-1, 5), {"at": 0, "slots": 8}),
+        (b"", {"at": 0, "slots": 8, "number": 0}),
+    ],
+)
+def test_chaining_refuses_what_lies_outside(kernel: Any, keys: bytes, arguments: dict[str, int]) -> None:
+    with pytest.raises(ValueError):
+        kernel.chain_keys(bytearray(32), keys, **{"number": 1, "seconds": 0} | arguments)
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
+def test_heads_stay_within_the_table(kernel: Any) -> None:
+    for slot in (8, 2**32 - 1):
+        with pytest.raises(ValueError):
+            kernel.link_heads(bytearray(32), reference.HEAD_ROW.pack(slot, 1), at=0)
+    with pytest.raises(ValueError):
+        kernel.link_heads(bytearray(32), reference.HEAD_ROW.pack(0, 1), at=-1)
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
+@pytest.mark.parametrize("position", [0, 3, 4, 5, 6, 7, 8, 9, 10])
+def test_rows_cannot_point_outside(kernel: Any, position: int) -> None:
+    values = [0] * 16
+    values[position] = 2**32 - 1
+    row = reference.SEND_ROW.pack(*values)
+    arguments: dict[str, Any] = {
+        "first": 0,
+        "log_offset": 0,
+        "room": 10_000,
+        "stored_at_ms": 0,
+        "born_host": HOST,
+        "store_host": HOST,
+        "append_crc": True,
+    }
+    with pytest.raises(ValueError):
+        kernel.place_sends(b"buffer", row, b"texts", [(b"T", 0, 0, 0)], **arguments)
+    if position in (0, 7, 8):
+        with pytest.raises(ValueError):
+            kernel.encode_send_replies(row, bytes(20), b"texts", [0], host=HOST, json=JSON, binary=BINARY)
