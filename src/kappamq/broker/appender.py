@@ -195,7 +195,11 @@ class Appender:
             self._on_arrivals(arrivals)
 
     def expire(self) -> None:
-        """Answer sends that the disk did not confirm in time: they are stored, perhaps not for good."""
+        """Answer sends that the disk did not confirm in time: they are stored, perhaps not for good.
+
+        Also lets the store go on with entries that found no space on the disk before. Called every second.
+        """
+        self._advance()
         oldest = self._clock.monotonic() - self._flush_timeout_seconds
         for entry in self._waiting:
             if entry.since > oldest:

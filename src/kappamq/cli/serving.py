@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -31,8 +32,15 @@ class _OneLine(logging.Formatter):
 
 def serve(work: Coroutine[Any, Any, None]) -> None:
     """Run a server until it is done, on uvloop where that is installed."""
+    _allow_many_files()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(work)
+
+
+def _allow_many_files() -> None:
+    """Use all the descriptors that the system grants: every connection and every open queue file takes one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
