@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.resources import Usage, usage_of
 from tests.interop.artifacts import Unreachable, cache_directory, fetch
 from tests.interop.processes import Child, ChildFailed
 from tests.interop.rocketmq import DISK_SETTINGS, JAVA_17_FLAGS, free_port_triple, make_home
-
-from benchmarks.resources import Usage, usage_of
 
 OURS: Final = "kappamq"
 ROCKETMQ: Final = "rocketmq"
@@ -49,7 +48,7 @@ FREE_DISK_BYTES_MIN: Final = 8 * 1024**3
 REQUEST_ROUTE: Final = 105
 
 
-class Unavailable(Exception):  # noqa: N818
+class Unavailable(Exception):
     """A broker, or the disk under it, cannot be used here; the reason says what to do."""
 
 

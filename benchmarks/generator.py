@@ -20,7 +20,7 @@ EXTRA_SECONDS_MAX: Final = 60
 DRAIN_SECONDS: Final = 5.0
 
 
-class GeneratorFailed(Exception):  # noqa: N818
+class GeneratorFailed(Exception):
     """The generator could not be built, could not reach the broker, or got answers that do not add up."""
 
 

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.interop.processes import Child
-
 from benchmarks import generator
 from benchmarks.brokers import (
     FLUSHES,
@@ -36,6 +34,7 @@ from benchmarks.brokers import (
 )
 from benchmarks.generator import Load
 from benchmarks.results import CACHE, Json, save, spread, table
+from tests.interop.processes import Child
 
 PACKAGE: Final = "org.apache.rocketmq.example.benchmark"
 CLIENT_JVM_FLAGS: Final = ("-Xms512m", "-Xmx512m", "-XX:+UseG1GC")

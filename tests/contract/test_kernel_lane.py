@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.kernel_traffic import STAMP, TOPICS, framed, reads, sends
 
 from kappamq.kernel import reference
+from tests.contract.kernel_traffic import STAMP, TOPICS, framed, reads, sends
 
 compiled = pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
 

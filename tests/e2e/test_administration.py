@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.e2e.raw_client import RawClient, RawClients
 
 from kappamq.errors import Refused, TopicNotFound
 from kappamq.testing.cluster import run_cluster
@@ -24,6 +23,7 @@ from kappamq.wire.headers import (
     RouteRequest,
     SendRequest,
 )
+from tests.e2e.raw_client import RawClient, RawClients
 
 Scenario = Callable[[RawClient, RawClient], Awaitable[None]]
 """Given a client of the broker and one of the name server."""

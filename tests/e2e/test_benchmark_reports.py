@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from benchmarks.load import load_table, summary
 from benchmarks.peer import parse_line
 from benchmarks.report import BEGIN, END, PAGE, PageError, measured, replace_measured

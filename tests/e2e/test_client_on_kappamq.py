@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+
+from kappamq.testing import start_cluster
 from tests.interop.test_client_on_rocketmq import (  # noqa: F401 - collected here.
     calls,
     producer,
@@ -25,8 +27,6 @@ from tests.interop.test_client_on_rocketmq import (  # noqa: F401 - collected he
     test_tags_and_sql_choose_messages,
     test_transactions_are_seen_only_when_committed,
 )
-
-from kappamq.testing import start_cluster
 
 
 @dataclass(frozen=True, slots=True)

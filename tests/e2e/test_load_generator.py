@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
 from benchmarks import generator
 from benchmarks.generator import GeneratorFailed, Load
 

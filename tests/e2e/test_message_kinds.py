@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.e2e.raw_client import RawClient, RawClients
 
 from kappamq.broker.settings import BrokerSettings
 from kappamq.errors import Refused
@@ -30,6 +29,7 @@ from kappamq.wire.headers import (
     SendRequest,
     decode_fields,
 )
+from tests.e2e.raw_client import RawClient, RawClients
 
 SETTINGS = BrokerSettings(name="template", store=SMALL_STORE)
 Scenario = Callable[[RawClient], Awaitable[None]]

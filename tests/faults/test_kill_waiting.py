@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.e2e.raw_client import RawClient, RawClients
 
 from kappamq.errors import TransportError
+from tests.e2e.raw_client import RawClient, RawClients
 
 ROUNDS = 4
 SENDERS = 4

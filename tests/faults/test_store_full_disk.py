@@ -4,13 +4,13 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
-from tests.faults.simulated_files import PAGE_BYTES, SPACE_BYTES, SimulatedFileSystem
 
 from kappamq.clock import ManualClock
 from kappamq.errors import DiskFull, StorageError
 from kappamq.model.record import decode_records
 from kappamq.store.check import check_store
+from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
+from tests.faults.simulated_files import PAGE_BYTES, SPACE_BYTES, SimulatedFileSystem
 
 
 def test_append_is_refused_and_uses_up_no_offset() -> None:

@@ -3,14 +3,14 @@
 from random import Random
 
 import pytest
-from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.errors import CorruptRecord
 from kappamq.model.record import decode_records
 from kappamq.store.check import check_store
 from kappamq.store.consume_queue import UNIT
 from kappamq.store.store import FetchLimit, Store
+from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
+from tests.faults.simulated_files import SimulatedFileSystem
 
 QUEUE = ROOT / "consumequeue" / "orders" / "0"
 COUNT = 50  # Two and a half queue files, several segments and index files.

@@ -3,13 +3,13 @@
 from random import Random
 
 import pytest
-from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
-from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
 from kappamq.errors import CorruptRecord, StorageError
 from kappamq.model.record import decode_records
 from kappamq.store.check import check_store
 from kappamq.store.store import FetchLimit
+from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
+from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
 SEGMENT = ROOT / "commitlog" / f"{0:020d}"
 

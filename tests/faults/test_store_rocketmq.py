@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.records import commit, new_record
-from tests.interop.frames import Frame, split
-from tests.interop.rocketmq import Broker, NameServer, Unreachable
 
 from kappamq.clock import SystemClock
 from kappamq.model import fastjson
@@ -19,6 +16,9 @@ from kappamq.store.check import check_store
 from kappamq.store.config_files import save_config
 from kappamq.store.settings import StoreSettings
 from kappamq.store.store import FetchLimit, Store
+from tests.faults.records import commit, new_record
+from tests.interop.frames import Frame, split
+from tests.interop.rocketmq import Broker, NameServer, Unreachable
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from threading import Event
 from time import monotonic
 
-from tests.faults.records import new_record
-
 from kappamq.clock import SystemClock
 from kappamq.model.record import decode_records
 from kappamq.store.check import check_store
 from kappamq.store.settings import StoreSettings
 from kappamq.store.store import FetchLimit, FetchStatus, Store
+from tests.faults.records import new_record
 
 APPENDS = 1500
 SECONDS_MAX = 60.0

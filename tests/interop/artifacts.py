@@ -26,7 +26,7 @@ COMPILE_SECONDS_MAX: Final = 120
 ROCKETMQ_GROUP: Final = "org.apache.rocketmq"
 
 
-class Unreachable(Exception):  # noqa: N818
+class Unreachable(Exception):
     """A tool or an artifact is not to be had here; the reason says which, and what to do."""
 
     def __init__(self, reason: str) -> None:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+
 from tests.interop.harness import CLIENT_VERSIONS, JavaClient
 from tests.interop.rocketmq import Cluster, Unreachable, start_cluster
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Final
 
 import pytest
+
 from tests.interop.harness import (
     JavaClient,
     JavaError,

@@ -15,7 +15,7 @@ LINES_KEPT_MAX: Final = 400
 STOP_SECONDS_MAX: Final = 30.0
 
 
-class ChildFailed(AssertionError):  # noqa: N818
+class ChildFailed(AssertionError):
     """A child process ended, or stayed silent, before it said what was awaited."""
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 import pytest
+
 from tests.interop.harness import (
     JavaClient,
     JavaError,

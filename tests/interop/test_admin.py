@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 import pytest
-from tests.interop.harness import JavaClient, Outgoing, Subscription
-from tests.interop.rocketmq import Cluster
-from tests.interop.support import FROM_FIRST, await_messages, fresh
 
 from kappamq.admin.admin import Admin
 from kappamq.errors import GroupNotFound, NotFound, TopicNotFound, UsageError
+from tests.interop.harness import JavaClient, Outgoing, Subscription
+from tests.interop.rocketmq import Cluster
+from tests.interop.support import FROM_FIRST, await_messages, fresh
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from tests.interop.artifacts import Unreachable, cached, fetch, run_tool
 from tests.interop.conftest import skip_loudly
 

@@ -10,9 +10,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.interop.harness import JavaClient, Outgoing, Subscription
-from tests.interop.rocketmq import Cluster
-from tests.interop.support import FROM_FIRST, await_messages, await_queues, eventually, fresh
 
 import kappamq
 from kappamq import ConsumerSettings, LitePullConsumer, Message, ProducerSettings, PushConsumer, ReceivedMessage
@@ -21,6 +18,9 @@ from kappamq.errors import CallTimeout, InvalidMessage, NotFound, TopicNotFound
 from kappamq.model.properties import Name
 from kappamq.model.record import decode_records
 from kappamq.wire.headers import ResetOffsetRequest
+from tests.interop.harness import JavaClient, Outgoing, Subscription
+from tests.interop.rocketmq import Cluster
+from tests.interop.support import FROM_FIRST, await_messages, await_queues, eventually, fresh
 
 SECONDS_MAX = 30.0
 

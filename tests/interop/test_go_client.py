@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from kappamq.testing import start_cluster
 from tests.interop.artifacts import Unreachable
 from tests.interop.conftest import skip_loudly
 from tests.interop.go_client import build_go_client, run_go_client
 from tests.interop.support import fresh
-
-from kappamq.testing import start_cluster
 
 MESSAGES = 100
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.interop.harness import JavaClient
 from tests.interop.kind_scenarios import KIND_SCENARIOS
 from tests.interop.rocketmq import Cluster

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
+from kappamq.testing import ClusterAddresses, start_cluster
 from tests.interop.harness import JavaClient
 from tests.interop.kind_scenarios import sql_filter, trace
 from tests.interop.scenarios import BASIC_SCENARIOS, Scenario
-
-from kappamq.testing import ClusterAddresses, start_cluster
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
+from kappamq.broker.settings import BrokerSettings
+from kappamq.testing.cluster import SMALL_STORE, ClusterAddresses, start_cluster
 from tests.interop.harness import JavaClient
 from tests.interop.kind_scenarios import (
     dead_letter,
@@ -19,9 +22,6 @@ from tests.interop.kind_scenarios import (
     transaction_rollback,
 )
 from tests.interop.scenarios import Scenario
-
-from kappamq.broker.settings import BrokerSettings
-from kappamq.testing.cluster import SMALL_STORE, ClusterAddresses, start_cluster
 
 SCENARIOS = (
     retry_then_success,

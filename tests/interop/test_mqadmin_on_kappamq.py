@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+
+from kappamq.testing import start_cluster
 from tests.interop.artifacts import Unreachable
 from tests.interop.conftest import skip_loudly
 from tests.interop.harness import JavaClient, Outgoing, PushConsumer, Sent, Subscription
 from tests.interop.mqadmin import MqAdmin
 from tests.interop.rocketmq import Cluster
 from tests.interop.support import FROM_FIRST, eventually, fresh
-
-from kappamq.testing import start_cluster
 
 pytestmark = pytest.mark.timeout(300)
 

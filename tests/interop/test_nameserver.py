@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Self
 
 import pytest
+
+from kappamq.model import fastjson
+from kappamq.nameserver.app import NameServer, NameServerSettings
 from tests.interop.conftest import skip_loudly
 from tests.interop.harness import JavaClient, Outgoing, Subscription
 from tests.interop.rocketmq import Broker, Unreachable, await_registered, mqadmin
 from tests.interop.support import FROM_FIRST, await_messages, bodies, eventually, fresh, has_route, make_topic
-
-from kappamq.model import fastjson
-from kappamq.nameserver.app import NameServer, NameServerSettings
 
 START_SECONDS_MAX = 10.0
 

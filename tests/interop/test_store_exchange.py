@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.interop.rocketmq import Broker as RealBroker
 
 from kappamq.model.ids import parse_offset_id
 from kappamq.model.message import StoredMessage
@@ -27,6 +26,7 @@ from kappamq.testing import start_cluster
 from kappamq.testing.cluster import SMALL_STORE
 from kappamq.wire.codes import ResponseCode
 from kappamq.wire.headers import PullRequest, QueryMessageRequest, SendRequest, ViewMessageRequest
+from tests.interop.rocketmq import Broker as RealBroker
 
 pytestmark = pytest.mark.interop
 

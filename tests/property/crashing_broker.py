@@ -9,9 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from tests.faults.records import HOST, small_settings
-from tests.faults.simulated_files import Killed, SimulatedFileSystem
-
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.delays import Delays
 from kappamq.broker.deliveries import Progress, waiting_since
@@ -26,6 +23,8 @@ from kappamq.model.properties import encode_properties
 from kappamq.model.record import NewRecord, decode_records
 from kappamq.store.config_files import load_config, save_config
 from kappamq.store.store import Appended, FetchLimit, Store
+from tests.faults.records import HOST, small_settings
+from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
 ROOT: Final = Path("/store")
 CONFIG: Final = ROOT / "config"

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tests.property.crashing_broker import LEVELS_MS, CrashingBroker, crash, run_until_crash
 
 DAY_MS = 86_400_000

@@ -5,14 +5,14 @@ from random import Random
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.faults.records import ROOT, commit, new_record, small_settings
-from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
 from kappamq.clock import ManualClock
 from kappamq.model.record import decode_records
 from kappamq.store.check import check_store
 from kappamq.store.settings import StoreSettings
 from kappamq.store.store import FetchLimit, FetchStatus, Store
+from tests.faults.records import ROOT, commit, new_record, small_settings
+from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
 Key = tuple[str, int]
 QUEUES: tuple[Key, ...] = (("orders", 0), ("orders", 1), ("payments", 0))

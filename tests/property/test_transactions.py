@@ -9,10 +9,10 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.property.crashing_broker import CrashingBroker, crash, run_until_crash
 
 from kappamq.model.record import decode_record
 from kappamq.store.store import Appended
+from tests.property.crashing_broker import CrashingBroker, crash, run_until_crash
 
 COMMIT, ROLL_BACK = "commit", "roll back"
 

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from tests.unit.admin.scripted import scripted_cluster
 
 from kappamq.admin.values import Traffic
 from kappamq.errors import NotFound, NotPermitted
 from kappamq.wire.bodies import encode_table
+from tests.unit.admin.scripted import scripted_cluster
 
 FIGURES = {
     "brokerVersionDesc": "V5_3_3",

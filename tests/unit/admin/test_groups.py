@@ -4,7 +4,6 @@ import asyncio
 from datetime import UTC, datetime
 
 import pytest
-from tests.unit.admin.scripted import ScriptedBroker, scripted_cluster
 
 from kappamq.admin.groups import is_system_group
 from kappamq.errors import GroupNotFound, InvalidName, Refused
@@ -12,6 +11,7 @@ from kappamq.model.config import DataVersion, GroupConfig, TopicConfig
 from kappamq.model.subscription import ClientConnection, GroupConnections
 from kappamq.wire.bodies import encode_group_configs, encode_group_connections
 from kappamq.wire.codes import ResponseCode
+from tests.unit.admin.scripted import ScriptedBroker, scripted_cluster
 
 
 def knows_groups(broker: ScriptedBroker, *names: str) -> None:

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from tests.unit.admin.scripted import ScriptedBroker, scripted_cluster
 
 from kappamq.errors import NotFound, UsageError
 from kappamq.model.ids import offset_id, pack_host, split_address
 from kappamq.model.properties import encode_properties
 from kappamq.model.record import NewRecord
 from kappamq.wire.command import Command
+from tests.unit.admin.scripted import ScriptedBroker, scripted_cluster
 
 UNIQUE_ID = "7F0000010A0B18B4AAC275F5E0E50000"
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.unit.admin.scripted import scripted_cluster
 
 from kappamq.admin.admin import Admin
 from kappamq.admin.reach import Reach
@@ -11,6 +10,7 @@ from kappamq.client.aio.cluster import Cluster
 from kappamq.errors import NotFound, Refused, TransportError, UsageError
 from kappamq.nameserver.app import NameServer, NameServerSettings
 from kappamq.wire.headers import TopicStatsRequest
+from tests.unit.admin.scripted import scripted_cluster
 
 
 def test_no_broker_says_how_to_start_one() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.unit.admin.scripted import ScriptedBroker, scripted_cluster
 
 from kappamq.admin import topics as topics_module
 from kappamq.admin.topics import is_system_topic
@@ -11,6 +10,7 @@ from kappamq.errors import CallTimeout, InvalidName, Refused, TopicNotFound, Usa
 from kappamq.model.config import TopicConfig
 from kappamq.wire.bodies import encode_object
 from kappamq.wire.command import Command
+from tests.unit.admin.scripted import ScriptedBroker, scripted_cluster
 
 
 def accepts_topics(broker: ScriptedBroker, tasks: asyncio.TaskGroup) -> None:

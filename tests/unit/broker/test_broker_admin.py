@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.unit.broker.admin_desk import Desk, ask, value_of
 
 from kappamq.broker.appender import Appender
 from kappamq.broker.handlers.broker_admin import BrokerAdminHandlers
 from kappamq.broker.router import Handler
 from kappamq.wire.bodies import decode_table
 from kappamq.wire.codes import RequestCode, ResponseCode
+from tests.unit.broker.admin_desk import Desk, ask, value_of
 
 DELAYS = {"offsetTable": {1: 3, 2: 0}}
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.broker.admin_desk import HOST, Desk, Peer, ask, queue, value_of
 
 from kappamq.broker.handlers.consumer_control import FORWARD_MS, ConsumerControlHandlers
 from kappamq.broker.parked_pulls import ParkedPull, ParkedPulls
@@ -17,6 +16,7 @@ from kappamq.wire.bodies import decode_offset_table
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.headers import PullRequest
+from tests.unit.broker.admin_desk import HOST, Desk, Peer, ask, queue, value_of
 
 
 class Control:

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.property.crashing_broker import CONFIG, CrashingBroker
-
 from kappamq.broker import delays as module
 from kappamq.errors import Busy
 from kappamq.model.names import SCHEDULE_TOPIC
 from kappamq.model.record import NewRecord
 from kappamq.store.config_files import load_config
+from tests.property.crashing_broker import CONFIG, CrashingBroker
 
 
 def run(scenario: Callable[[CrashingBroker], Awaitable[None]]) -> None:

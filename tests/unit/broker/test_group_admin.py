@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.broker.admin_desk import Desk, ask, value_of
 
 from kappamq.broker.handlers.group_admin import GroupAdminHandlers
 from kappamq.broker.router import Handler
 from kappamq.model import fastjson
 from kappamq.model.config import GroupConfig
 from kappamq.wire.codes import RequestCode, ResponseCode
+from tests.unit.broker.admin_desk import Desk, ask, value_of
 
 
 def table(desk: Desk) -> Mapping[int, Handler]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from tests.unit.broker.admin_desk import Desk, ask, queue, value_of
-
 from kappamq.broker.handlers.progress import ProgressHandlers
 from kappamq.broker.router import Handler
 from kappamq.model.config import TopicConfig
 from kappamq.wire.codes import RequestCode, ResponseCode
+from tests.unit.broker.admin_desk import Desk, ask, queue, value_of
 
 
 def table(desk: Desk) -> Mapping[int, Handler]:

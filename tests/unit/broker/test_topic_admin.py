@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Mapping
 
 import pytest
-from tests.unit.broker.admin_desk import Desk, ask, queue, value_of
 
 from kappamq.broker.handlers.topic_admin import TopicAdminHandlers
 from kappamq.broker.router import Handler
 from kappamq.model import fastjson
 from kappamq.wire.codes import RequestCode, ResponseCode
+from tests.unit.broker.admin_desk import Desk, ask, queue, value_of
 
 
 class Told:

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.property.crashing_broker import CrashingBroker
 
 from kappamq.broker import transactions as module
 from kappamq.errors import Busy, KappaError
 from kappamq.model.names import HALF_TOPIC, OPERATION_TOPIC
 from kappamq.model.record import NewRecord, decode_record
 from kappamq.store.store import Appended
+from tests.property.crashing_broker import CrashingBroker
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0, 1])
 

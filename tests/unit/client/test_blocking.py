@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from tests.unit.client.aio.fake_cluster import FakeCluster
 
 import kappamq
 from kappamq.client.loop_thread import LoopThread
 from kappamq.errors import InvalidMessage, UsageError
+from tests.unit.client.aio.fake_cluster import FakeCluster
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.faults.records import ROOT, commit, new_record, open_store, small_settings
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.errors import StorageError
 from kappamq.store.check import check_store
 from kappamq.store.consume_queue import UNIT
+from tests.faults.records import ROOT, commit, new_record, open_store, small_settings
+from tests.faults.simulated_files import SimulatedFileSystem
 
 COUNT = 40
 SEGMENT = ROOT / "commitlog" / f"{8192:020d}"

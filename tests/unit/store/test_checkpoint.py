@@ -1,8 +1,6 @@
 """What the checkpoint files prove."""
 
 import pytest
-from tests.faults.records import ROOT
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.store.checkpoint import (
     FlushMark,
@@ -15,6 +13,8 @@ from kappamq.store.checkpoint import (
     save_own,
     save_times,
 )
+from tests.faults.records import ROOT
+from tests.faults.simulated_files import SimulatedFileSystem
 
 TIMES = TimeCheckpoint(log_ms=5000, queues_ms=4000, index_ms=3000, confirmed=77)
 OWN = OwnCheckpoint(

@@ -1,11 +1,11 @@
 """Segments in order."""
 
 import pytest
-from tests.faults.records import ROOT
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.errors import OffsetOutOfRange, StorageError
 from kappamq.store.commit_log import CommitLog
+from tests.faults.records import ROOT
+from tests.faults.simulated_files import SimulatedFileSystem
 
 DIRECTORY = ROOT / "commitlog"
 

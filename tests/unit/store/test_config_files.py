@@ -4,10 +4,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
 from kappamq.errors import StorageError
 from kappamq.store.config_files import backup_of, load_config, save_config
+from tests.faults.simulated_files import Killed, SimulatedFileSystem
 
 PATH = Path("/config/offsets.json")
 

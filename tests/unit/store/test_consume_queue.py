@@ -1,11 +1,10 @@
 """Entries of one queue, and the files they are in."""
 
-from tests.faults.records import ROOT
-from tests.faults.simulated_files import SimulatedFileSystem
-
 from kappamq.store.consume_queue import UNIT, ConsumeQueue, QueueFiles
 from kappamq.store.dispatch import Arrival
 from kappamq.store.queue_table import QueueTable
+from tests.faults.records import ROOT
+from tests.faults.simulated_files import SimulatedFileSystem
 
 
 def table(files: SimulatedFileSystem) -> QueueTable:

@@ -1,9 +1,8 @@
 """Records read without a broker."""
 
+from kappamq.store.dump import dump_records
 from tests.faults.records import ROOT, commit, new_record, open_store, small_settings
 from tests.faults.simulated_files import SimulatedFileSystem
-
-from kappamq.store.dump import dump_records
 
 COUNT = 40
 SEGMENT = ROOT / "commitlog" / f"{8192:020d}"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.errors import DiskFull, StorageError, StoreLocked
 from kappamq.store.files import (
@@ -20,6 +19,7 @@ from kappamq.store.files import (
     storage_error,
     write_durably,
 )
+from tests.faults.simulated_files import SimulatedFileSystem
 
 
 @pytest.fixture(params=[RealFileSystem, SimulatedFileSystem])

@@ -3,8 +3,6 @@
 import hashlib
 from pathlib import Path
 
-from tests.faults.records import commit
-
 from kappamq.clock import ManualClock
 from kappamq.model.ids import pack_host
 from kappamq.model.record import NewRecord
@@ -12,6 +10,7 @@ from kappamq.store.checkpoint import TimeCheckpoint, load_times, save_times
 from kappamq.store.files import RealFileSystem
 from kappamq.store.settings import StoreSettings
 from kappamq.store.store import Store
+from tests.faults.records import commit
 
 KEYS = b"KEYS\x01ORDER-1001\x02UNIQ_KEY\x01C0A8010A1A2B18B4AAC24F1E00000001\x02"
 PROPERTIES = KEYS + b"TAGS\x01TagA\x02CLUSTER\x01DefaultCluster\x02"

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.clock import ManualClock
 from kappamq.errors import StorageError
 from kappamq.kernel import java_hash
 from kappamq.store.dispatch import Arrival
 from kappamq.store.key_index import IndexFile, KeyIndex, key_hash
+from tests.faults.simulated_files import SimulatedFileSystem
 
 DIRECTORY = Path("/index")
 FOREVER = {"begin_ms": 0, "end_ms": 1 << 60}

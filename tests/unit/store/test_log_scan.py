@@ -4,7 +4,6 @@ from mmap import mmap
 from random import Random
 
 import pytest
-from tests.faults.records import new_record
 
 from kappamq.model.record import NewRecord, decode_record, encode_blank
 from kappamq.store.log_scan import (
@@ -17,6 +16,7 @@ from kappamq.store.log_scan import (
     valid_size,
     why_invalid,
 )
+from tests.faults.records import new_record
 
 V6_HOST = bytes(16) + b"\x00\x00\x2a\x9f"
 

@@ -1,13 +1,13 @@
 """Places of new records."""
 
 import pytest
-from tests.faults.records import HOST, commit, fetch_all, new_record, open_store
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.errors import InvalidMessage
 from kappamq.model.message import Flags
 from kappamq.model.record import NewRecord, decode_records
 from kappamq.store.store import Appended
+from tests.faults.records import HOST, commit, fetch_all, new_record, open_store
+from tests.faults.simulated_files import SimulatedFileSystem
 
 V6_HOST = bytes(15) + b"\x01\x00\x00\x2a\x9f"
 

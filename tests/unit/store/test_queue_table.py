@@ -1,13 +1,13 @@
 """The table that adds entries to queues."""
 
 import pytest
-from tests.faults.records import ROOT
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.errors import StorageError
 from kappamq.store.consume_queue import BLANK_UNIT, UNIT, ConsumeQueue, QueueFiles
 from kappamq.store.dispatch import Arrival
 from kappamq.store.queue_table import QueueTable
+from tests.faults.records import ROOT
+from tests.faults.simulated_files import SimulatedFileSystem
 
 
 def table(files: SimulatedFileSystem) -> QueueTable:

@@ -1,11 +1,10 @@
 """Reading around what is missing."""
 
-from tests.faults.records import ROOT, commit, new_record, open_store, small_settings
-from tests.faults.simulated_files import SimulatedFileSystem
-
 from kappamq.model.record import decode_records
 from kappamq.store.consume_queue import BLANK_UNIT
 from kappamq.store.store import FetchLimit, FetchStatus
+from tests.faults.records import ROOT, commit, new_record, open_store, small_settings
+from tests.faults.simulated_files import SimulatedFileSystem
 
 
 def test_records_of_two_segments_in_one_fetch() -> None:

@@ -1,8 +1,6 @@
 """Opening what another broker, or nobody we know, left behind."""
 
 import pytest
-from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
-from tests.faults.simulated_files import SimulatedFileSystem
 
 from kappamq.clock import ManualClock
 from kappamq.errors import CorruptRecord
@@ -10,6 +8,8 @@ from kappamq.model.record import decode_records
 from kappamq.store.check import check_store
 from kappamq.store.checkpoint import TimeCheckpoint, save_times
 from kappamq.store.store import Store
+from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
+from tests.faults.simulated_files import SimulatedFileSystem
 
 SETTINGS = small_settings(segment_bytes=65536, append_crc=False)
 SEGMENT = ROOT / "commitlog" / f"{0:020d}"

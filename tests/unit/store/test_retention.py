@@ -1,14 +1,14 @@
 """Which segments go, and what goes with them."""
 
 import pytest
-from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
-from tests.faults.simulated_files import SPACE_BYTES, SimulatedFileSystem
 
 from kappamq.clock import ManualClock
 from kappamq.model.record import decode_records
 from kappamq.store.check import check_store
 from kappamq.store.retention import HOUR_MS, SegmentAge, deletable
 from kappamq.store.store import FetchLimit, FetchStatus
+from tests.faults.records import ROOT, commit, fetch_all, new_record, open_store, small_settings
+from tests.faults.simulated_files import SPACE_BYTES, SimulatedFileSystem
 
 NOW_MS = 1_700_000_000_000
 AGES = [SegmentAge(start, start + 100, NOW_MS - (5 - start // 100) * 24 * HOUR_MS) for start in range(0, 500, 100)]

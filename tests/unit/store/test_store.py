@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.faults.records import HOST, commit, fetch_all, new_record, small_settings
 
 from kappamq.clock import ManualClock
 from kappamq.errors import CorruptRecord, InvalidMessage, InvalidName, OffsetOutOfRange, StorageError, StoreLocked
@@ -13,6 +12,7 @@ from kappamq.model.selector import Selector
 from kappamq.store.check import check_store
 from kappamq.store.settings import StoreSettings
 from kappamq.store.store import FetchLimit, FetchStatus, Store
+from tests.faults.records import HOST, commit, fetch_all, new_record, small_settings
 
 
 def open_at(root: Path, **changes: object) -> Store:

@@ -14,7 +14,7 @@ OneHandler: TypeAlias = Callable[[StoredMessage], Awaitable[None] | None]
 BatchHandler: TypeAlias = Callable[[list[StoredMessage]], Awaitable[int | None] | int | None]
 
 
-class RetryLater(Exception):  # noqa: N818 - it is an outcome that handlers raise, not a mistake.
+class RetryLater(Exception):
     """Raised by a handler that wants the message again.
 
     `delay_level` chooses RocketMQ's delay: 1 to 18 for 1 s to 2 h, 0 to let the broker decide by the number of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, eventually, ignore
 
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.producer import Producer
@@ -13,6 +12,7 @@ from kappamq.errors import ConfigError, ConnectFailed, TopicNotFound, TransportE
 from kappamq.model.message import Message, Queue
 from kappamq.wire.bodies import decode_heartbeat
 from kappamq.wire.codes import RequestCode, ResponseCode
+from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, eventually, ignore
 
 
 def test_name_server_addresses() -> None:

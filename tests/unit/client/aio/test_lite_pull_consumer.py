@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.settings import ConsumerSettings, LitePullSettings
 from kappamq.errors import Refused, UsageError
 from kappamq.model.message import Queue
 from kappamq.wire.codes import RequestCode, ResponseCode
+from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 SLOW_COMMIT = ConsumerSettings(commit_interval_ms=60_000)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.client.aio.fake_cluster import FakeCluster
 
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.offset_store import LocalOffsets, RemoteOffsets
 from kappamq.errors import ConfigError
 from kappamq.model.message import Queue
 from kappamq.wire.codes import RequestCode, ResponseCode
+from tests.unit.client.aio.fake_cluster import FakeCluster
 
 QUEUES = [Queue("orders", "broker-a", queue_id) for queue_id in range(3)]
 

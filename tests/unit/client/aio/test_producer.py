@@ -6,7 +6,6 @@ import asyncio
 import zlib
 
 import pytest
-from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, ignore
 
 from kappamq.client.aio.producer import Producer
 from kappamq.client.core.receipts import SendStatus
@@ -26,6 +25,7 @@ from kappamq.model.record import decode_record
 from kappamq.net.connection import Connection
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
+from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, ignore
 
 SEND = RequestCode.SEND_MESSAGE_V2
 

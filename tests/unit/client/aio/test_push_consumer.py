@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 from kappamq.client.aio.push_consumer import PushConsumer
 from kappamq.client.core.balancing import AverageByCircle
@@ -20,6 +19,7 @@ from kappamq.model.subscription import MessageModel
 from kappamq.wire.bodies import encode_offset_table
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
+from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 QUICK = ConsumerSettings(commit_interval_ms=50, retry_pull_ms=10)
 

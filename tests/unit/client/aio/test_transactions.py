@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 from kappamq.client.aio.producer import Producer
 from kappamq.client.aio.transactions import Decision
@@ -16,6 +15,7 @@ from kappamq.model.record import decode_record
 from kappamq.net.connection import Connection
 from kappamq.wire.codes import RequestCode
 from kappamq.wire.command import Command
+from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
 
 async def connection_of(cluster: FakeCluster) -> Connection:
