@@ -109,7 +109,7 @@ class RawClient:
             found += await self.pull(topic, queue_id, start + len(found), wait_ms=200)
             if not found:
                 await asyncio.sleep(0.02)  # A topic that does not exist yet is refused at once.
-        assert len(found) == count
+        assert len(found) == count, [message.body[:20] for message in found]
         return found
 
     async def has_topic(self, topic: str) -> bool:

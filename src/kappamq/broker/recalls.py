@@ -52,5 +52,5 @@ def recall_handle(topic: str, broker: str, properties_text: str) -> str | None:
 
 
 def delete_key(topic: str, unique_id: str) -> str:
-    """What TIMER_DEL_UNIQKEY holds for a message of `topic`."""
+    """What TIMER_DEL_UNIQKEY holds in stores of RocketMQ 5.3.2 and 5.3.3; others have the unique id alone."""
     return f"{topic}+{unique_id}"

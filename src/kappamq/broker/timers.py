@@ -439,7 +439,7 @@ def _tick_of(message: StoredMessage) -> int:
 
 
 def _keys_of(message: StoredMessage) -> set[str]:
-    """What a recall may name this message by. RocketMQ: before 5.3.2 the unique id alone."""
+    """What a recall may name this message by. RocketMQ: the unique id, with the topic in 5.3.2 and 5.3.3."""
     unique_id = message.properties.get(Name.UNIQUE_ID, "")
     return {unique_id, delete_key(message.properties.get(Name.REAL_TOPIC, ""), unique_id)} if unique_id else set()
 

@@ -3,15 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.faults.records import HOST
-from tests.property.crashing_broker import ROOT, TOPIC, CrashingBroker
-
 from kappamq.broker import timers as module
 from kappamq.broker.recalls import delete_key
 from kappamq.errors import Busy, StorageError
 from kappamq.model.names import TIMER_TOPIC
 from kappamq.model.properties import encode_properties
 from kappamq.model.record import NewRecord
+from tests.faults.records import HOST
+from tests.property.crashing_broker import ROOT, TOPIC, CrashingBroker
 
 START_MS = 1_700_000_000_000
 
@@ -69,7 +68,7 @@ def test_a_recall_takes_back_one_message_of_its_second() -> None:
             TIMER_DELIVER_MS=deliver_at,
             TIMER_DEL_UNIQKEY=delete_key(TOPIC, b"b".hex().upper()),
         )
-        # RocketMQ: before 5.3.2 the unique id alone.
+        # RocketMQ: the unique id alone, but for 5.3.2 and 5.3.3.
         await broker.send(b"0", UNIQ_KEY="x", TIMER_DELIVER_MS=deliver_at, TIMER_DEL_UNIQKEY=b"c".hex().upper())
         await pass_time(broker, 5000)
         assert broker.counts() == {b"a": 1}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kappamq.broker.appender import Appender
 from kappamq.broker.placing import PlacingRules, place
-from kappamq.broker.recalls import RecallHandle, delete_key
+from kappamq.broker.recalls import RecallHandle
 from kappamq.broker.router import Handler
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
@@ -60,7 +60,8 @@ class RecallHandlers:
                 Name.UNIQUE_ID: handle.unique_id,
                 Name.PRODUCER_GROUP: recall.producer_group,
                 Name.TIMER_DELIVER_MS: str(handle.deliver_at_ms),
-                Name.TIMER_DELETE_ID: delete_key(handle.topic, handle.unique_id),
+                # RocketMQ: the unique id alone, as 5.5 and versions before 5.3.2 read it.
+                Name.TIMER_DELETE_ID: handle.unique_id,
             }
         )
         host = self._rules.store_host
