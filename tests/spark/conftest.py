@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,17 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
     "spark.log.level": "ERROR",
 }
+
+
+HERE = Path(__file__).parent
+SECONDS_MAX = 300
+"""For one test: the first one also starts Java, Spark and their workers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")

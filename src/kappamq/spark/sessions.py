@@ -22,6 +22,7 @@ QUIET_LOCAL: Final[Mapping[str, str]] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.numRecentProgressUpdates": "10000",
 }
 """One machine, nobody watching: no web interface, no progress bar, few partitions."""
 

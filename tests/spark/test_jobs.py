@@ -1,0 +1,149 @@
+"""The pipeline jobs, on small data."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.reading import Read, Send, numbers
+from tests.unit.spark.store_builder import StoreBuilder
+from typer.testing import CliRunner
+
+from kappamq.spark.cli import pipeline_app
+from kappamq.spark.columns import DDL
+from kappamq.spark.jobs import archive, dead_letters, lag, replay, trace, verify
+from kappamq.testing import ClusterAddresses
+
+MOMENT = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
+def test_archive_and_replay(
+    spark: SparkSession, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
+) -> None:
+    output = str(tmp_path / "archive")
+
+    def run() -> int:
+        return archive.run(
+            spark,
+            cluster.nameserver,
+            topics=topic,
+            output=output,
+            checkpoint=str(tmp_path / "checkpoint"),
+            rows_per_batch=40,
+        )
+
+    send(100)
+    assert run() == 100
+    assert run() == 0
+    send(20, first=100)
+    assert run() == 20
+    kept = spark.read.parquet(output)
+    assert numbers(kept) == list(range(120))
+    assert [path.name for path in (tmp_path / "archive").glob("topic=*")] == [f"topic={topic}"]
+    assert kept.where("day = to_date(storeTimestamp)").count() == 120
+
+    sent = replay.run(spark, cluster.nameserver, archive=output, topics=(topic,), to_topic=f"{topic}-again")
+    assert sent == 120
+    again = read(subscribe=f"{topic}-again")
+    assert numbers(again) == list(range(120))
+    assert {row.messageId for row in again.collect()} == {row.messageId for row in read().collect()}
+    assert replay.build(kept, end=MOMENT).count() == 0
+    assert replay.build(kept, start=MOMENT).count() == 120
+
+
+def test_dead_letters(spark: SparkSession) -> None:
+    def letter(number: int, properties: dict[str, str]) -> tuple[object, ...]:
+        body = json.dumps({"n": number}).encode()
+        where = ("%DLQ%billing", "broker-a", 0, number, MOMENT, MOMENT)
+        return (*where, f"k{number}", "paid", f"id{number}", 16, properties, body)
+
+    letters = dead_letters.build(
+        spark.createDataFrame(
+            [
+                letter(1, {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "first", "color": "red"}),
+                letter(2, {"RETRY_TOPIC": "orders", "DLQ_ORIGIN_TOPIC": "payments"}),
+                letter(3, {"color": "blue"}),
+            ],
+            DDL,
+        )
+    )
+    rows = {row.messageId: row for row in letters.collect()}
+    assert rows["id1"].group == "billing"
+    assert (rows["id1"].originTopic, rows["id1"].originMessageId) == ("orders", "first")
+    assert rows["id2"].originTopic == "payments"
+    summary = [(row.originTopic, row.letters, row.retries) for row in dead_letters.summarise(letters).collect()]
+    assert sorted(summary, key=str) == [("orders", 1, 16), ("payments", 1, 16), (None, 1, 16)][:3]
+    assert sorted(row.topic for row in dead_letters.redrive(letters).collect()) == ["orders", "payments"]
+
+
+def test_trace(spark: SparkSession) -> None:
+    body = (
+        "Pub\x011758277800123\x01DefaultRegion\x01pg\x01orders\x01ID5\x01TagA\x01order-1\x01h:1\x0116\x013\x010\x01OFF\x01true\x02"
+        "SubBefore\x011758277800143\x01DefaultRegion\x01cg\x01REQ\x01ID5\x012\x01null\x02"
+        "SubAfter\x01REQ\x01ID5\x017\x01false\x01order-1\x010\x01"
+        "1758277800151\x01cg\x02SubAfter\x01REQ\x01ID6\x01x\x01true\x01k\x010\x02Other\x011\x02"
+    )
+    traces = trace.build(spark.createDataFrame([(body.encode(),)], "body binary"))
+    rows = [row.asDict() for row in traces.collect()]
+    assert [row["kind"] for row in rows] == ["Pub", "SubBefore", "SubAfter", "SubAfter"]
+    assert rows[0]["at_ms"] == 1758277800123
+    assert (rows[0]["group"], rows[0]["topic"], rows[0]["success"]) == ("pg", "orders", True)
+    assert (rows[1]["requestId"], rows[1]["retries"], rows[1]["keys"]) == ("REQ", 2, None)
+    assert (rows[2]["cost_ms"], rows[2]["success"], rows[2]["group"]) == (7, False, "cg")
+    assert (rows[3]["cost_ms"], rows[3]["group"]) == (None, None)
+    summary = {(row.kind, row.group): row for row in trace.summarise(traces).collect()}
+    assert summary["SubAfter", "cg"].failed == 1
+    assert summary["Pub", "pg"].p50_ms == 3
+
+
+def test_lag(spark: SparkSession, cluster: ClusterAddresses, send: Send, read: Read, topic: str) -> None:
+    import kappamq
+
+    send(30)
+    with kappamq.Cluster(cluster.nameserver) as direct:
+        for queue in direct.queues_of(topic):
+            direct.pull(queue, 0, group="slow")
+            direct.commit_offset(queue, "slow", 0)
+    (row,) = [row for row in lag.run(spark, cluster.nameserver, groups=("slow",)).collect() if row.topic == topic]
+    assert row.lag == 30
+    assert 0 < row.worst <= 30
+
+
+def test_verify(spark: SparkSession, cluster: ClusterAddresses, send: Send) -> None:
+    send(100)
+    (row,) = verify.run(spark, cluster.data / "broker-a").collect()
+    assert row.records > 0
+    assert row.damage is None
+
+
+def test_verify_finds_damage(spark: SparkSession, tmp_path: Path) -> None:
+    builder = StoreBuilder(tmp_path / "store", segment_bytes=1024)
+    for number in range(30):
+        builder.append("orders", 0, b"body-%d" % number)
+    root = builder.write()
+    path = root / "commitlog" / f"{1024:020d}"
+    shutil.copy(path, tmp_path / "before")
+    data = bytearray(path.read_bytes())
+    at = data.index(b"body-")
+    data[at] ^= 1
+    path.write_bytes(data)
+    rows = verify.run(spark, root).collect()
+    assert sum(row.records for row in rows) < 30
+    assert [row.damagedAt for row in rows if row.damage] == [1024]
+    assert [row.damage is None for row in rows] == [True, False] + [True] * (len(rows) - 2)
+
+
+def test_command_line(spark: SparkSession, tmp_path: Path) -> None:
+    builder = StoreBuilder(tmp_path / "store")
+    builder.append("orders", 0, b"one")
+    result = CliRunner().invoke(pipeline_app, ["verify", str(builder.write())])
+    assert result.exit_code == 0, result.output
+    assert "records" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["archive", "out"], ["archive", "out", "--topic", "a", "--pattern", "b"]])
+def test_command_line_mistakes(arguments: list[str]) -> None:
+    result = CliRunner().invoke(pipeline_app, arguments)
+    assert result.exit_code == 2

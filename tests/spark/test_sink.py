@@ -1,0 +1,108 @@
+"""Writing frames and streams to topics."""
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it F.
+
+from kappamq.testing import ClusterAddresses
+from tests.spark.reading import Read, Send, numbers
+
+SECONDS = 100
+
+
+def test_round_trip(spark: SparkSession, read: Read, cluster: ClusterAddresses, topic: str) -> None:
+    frame = spark.range(500).select(
+        F.to_json(F.struct(F.col("id").alias("n"))).alias("body"),
+        F.concat(F.lit("k"), "id").alias("keys"),
+        F.when(F.col("id") % 2 == 0, "even").alias("tags"),
+        F.create_map(F.lit("color"), F.lit("red"), F.lit("UNIQ_KEY"), F.lit("ours")).alias("properties"),
+    )
+    frame.write.format("rocketmq").options(namesrvAddr=cluster.nameserver, topic=topic).mode("append").save()
+    rows = {json.loads(row.body)["n"]: row for row in read().collect()}
+    assert sorted(rows) == list(range(500))
+    assert rows[7].keys == "k7"
+    assert rows[7].tags is None
+    assert rows[8].tags == "even"
+    assert rows[8].properties["color"] == "red"
+    assert len({row.messageId for row in rows.values()}) == 500
+    assert rows[8].messageId != "ours"
+
+
+def test_value_topic_and_queue_columns(spark: SparkSession, read: Read, cluster: ClusterAddresses, topic: str) -> None:
+    seed = spark.createDataFrame([(topic, "start")], "topic string, value string")
+    seed.write.format("rocketmq").option("namesrvAddr", cluster.nameserver).mode("append").save()
+    rows = [(topic, json.dumps({"n": number}).encode(), f"customer-{number % 5}") for number in range(50)]
+    frame = spark.createDataFrame(rows, "topic string, value binary, shardingKey string").coalesce(1)
+    frame.write.format("rocketmq").option("namesrvAddr", cluster.nameserver).mode("append").save()
+    found = [row for row in read().orderBy("broker", "queueId", "queueOffset").collect() if row.body != b"start"]
+    queues: dict[str, set[tuple[str, int]]] = {}
+    order: dict[str, list[int]] = {}
+    for row in found:
+        key = row.properties["__SHARDINGKEY"]
+        queues.setdefault(key, set()).add((row.broker, row.queueId))
+        order.setdefault(key, []).append(json.loads(row.body)["n"])
+    assert all(len(places) == 1 for places in queues.values())
+    assert order == {f"customer-{number}": list(range(number, 50, 5)) for number in range(5)}
+    pinned = spark.createDataFrame(
+        [(topic, "pinned", "broker-b", 2)], "topic string, value string, broker string, queueId int"
+    )
+    pinned.write.format("rocketmq").option("namesrvAddr", cluster.nameserver).mode("append").save()
+    last = [row for row in read().collect() if row.body == b"pinned"]
+    assert [(row.broker, row.queueId) for row in last] == [("broker-b", 2)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ("1 as x, 'a' as body", {"topic": "t"}, "column 'x' cannot be written"),
+        ("'a' as keys", {"topic": "t"}, "exactly one of the columns body and value"),
+        ("'a' as body", {}, "no topic is given"),
+        ("'a' as body", {"topic": "t", "transactional": "true"}, "not available yet"),
+        ("cast(null as string) as body", {"topic": "t"}, "has no body"),
+        ("'a' as body, 77 as queueId", {"topic": "spark-seed"}, "has no queue 77"),
+    ],
+)
+def test_mistakes(
+    spark: SparkSession, cluster: ClusterAddresses, columns: str, options: dict[str, str], message: str
+) -> None:
+    writer = spark.sql(f"select {columns}").write.format("rocketmq").option("namesrvAddr", cluster.nameserver)
+    with pytest.raises(PySparkException, match=message):
+        writer.options(**options).mode("append").save()
+
+
+def test_a_topic_cannot_be_overwritten(spark: SparkSession, cluster: ClusterAddresses, topic: str) -> None:
+    writer = spark.sql("select 'a' as body").write.format("rocketmq")
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        writer.options(namesrvAddr=cluster.nameserver, topic=topic).mode("overwrite").save()
+
+
+def test_a_replayed_batch_has_equal_ids(
+    spark: SparkSession, cluster: ClusterAddresses, read: Read, send: Send, topic: str, tmp_path: Path
+) -> None:
+    send(100)
+    options = {"namesrvAddr": cluster.nameserver, "subscribe": topic, "startingOffsets": "earliest"}
+
+    def copy() -> None:
+        frame = spark.readStream.format("rocketmq").options(**options).load()
+        query = (
+            frame.select("body", "keys")
+            .writeStream.format("rocketmq")
+            .options(namesrvAddr=cluster.nameserver, topic=f"{topic}-copy", checkpointLocation=str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(SECONDS)
+
+    copy()
+    assert numbers(read(subscribe=f"{topic}-copy")) == list(range(100))
+    # As if Spark had died after sending and before noting it: it sends the batch again.
+    (tmp_path / "c" / "commits" / "0").unlink()
+    (tmp_path / "c" / "commits" / ".0.crc").unlink(missing_ok=True)
+    copy()
+    twice = read(subscribe=f"{topic}-copy")
+    assert twice.count() == 200
+    assert numbers(twice.dropDuplicates(["messageId"])) == list(range(100))
