@@ -124,12 +124,15 @@ class RawClient:
     async def send_back(
         self, log_offset: int, group: str, *, delay_level: int = 0, retry_count_max: int | None = None, cause: str = ""
     ) -> Command:
-        command = SendBackRequest(
-            log_offset=log_offset, group=group, delay_level=delay_level, retry_count_max=retry_count_max
-        ).command()
-        if cause:
-            command.fields["cause"] = cause
-        return await self.call(command)
+        return await self.call(
+            SendBackRequest(
+                log_offset=log_offset,
+                group=group,
+                delay_level=delay_level,
+                retry_count_max=retry_count_max,
+                cause=cause or None,
+            )
+        )
 
     async def end(
         self, half: SendReply, decision: int, *, group: str = "producers", from_check: bool = False, **changes: int

@@ -313,4 +313,5 @@ class TimerCheck:
         )
 
     def save(self, files: FileSystem, path: Path) -> None:
+        make_directory_durably(files, path.parent)
         write_durably(files, path, self.encode().ljust(_CHECK_BYTES, b"\0"))
