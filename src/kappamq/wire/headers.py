@@ -190,8 +190,6 @@ class SendBackRequest(
     retry_count_max: I32 | None = None
     broker: str | None = None
     cause: str | None = None
-    """Why the message could not be consumed: kept with a dead letter. Unknown to RocketMQ, which ignores it."""
-    cause: str | None = None
     """What the consumer says went wrong; RocketMQ's brokers ignore it."""
 
 
