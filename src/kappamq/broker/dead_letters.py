@@ -14,8 +14,7 @@ from kappamq.model.record import NewRecord
 
 DEAD_LETTER_QUEUES: Final = 1
 FIRST_RETRY_LEVEL: Final = 3
-CAUSE_PROPERTY: Final = "KAPPA_CAUSE"
-"""Why a message was given up, in the consumer's words; RocketMQ has nothing like it."""
+CAUSE_PROPERTY: Final = Name.CAUSE
 CAUSE_BYTES_MAX: Final = 1024
 RETRY_MAX_VERSION: Final = 121
 """RocketMQ: clients older than 3.4.9 (this number) do not say their own maximum of retries."""

@@ -70,6 +70,8 @@ class Name:
     DEAD_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
     DEAD_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
     RECORD_CRC: Final = "__CRC32#"
+    CAUSE: Final = "KAPPA_CAUSE"
+    """Why a message was given up, in the consumer's words; RocketMQ has nothing like it."""
 
 
 RESERVED: Final = frozenset(

@@ -89,7 +89,7 @@ class ConcurrentHandling:
         if cached.is_dropped:
             return  # Somebody else has the queue and these messages now.
         failed = [message for message in verdict.failed if cached.contains(message)]
-        kept = await self._return(assignment, failed, verdict.delay_level)
+        kept = await self._return(assignment, failed, verdict)
         if cached.is_dropped:
             return
         if kept:
@@ -104,7 +104,7 @@ class ConcurrentHandling:
         assignment.room.set()
 
     async def _return(
-        self, assignment: Assignment, failed: list[StoredMessage], delay_level: int
+        self, assignment: Assignment, failed: list[StoredMessage], verdict: Verdict
     ) -> list[StoredMessage]:
         """Send messages back; those that could not be are returned."""
         if self._send_back is None:
@@ -113,7 +113,10 @@ class ConcurrentHandling:
             return []
         kept: list[StoredMessage] = []
         for message in failed:
-            if not await self._send_back.send_back(message, assignment.queue, delay_level=delay_level):
+            is_sent = await self._send_back.send_back(
+                message, assignment.queue, delay_level=verdict.delay_level, cause=verdict.cause
+            )
+            if not is_sent:
                 message.retry_count += 1
                 kept.append(message)
         return kept
@@ -134,7 +137,12 @@ class ConcurrentHandling:
                 if message is None or assignment.cached.is_dropped:
                     break
                 log.warning("handler takes too long: message sent back message_id=%s", message.message_id)
-                is_sent = await self._send_back.send_back(message, assignment.queue, delay_level=FIRST_DELAY_LEVEL)
+                is_sent = await self._send_back.send_back(
+                    message,
+                    assignment.queue,
+                    delay_level=FIRST_DELAY_LEVEL,
+                    cause=f"the handler took longer than {self._settings.consume_timeout_ms} ms",
+                )
                 if not is_sent or assignment.cached.is_dropped:
                     break
                 self._finish(assignment, [message])

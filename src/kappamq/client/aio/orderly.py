@@ -131,7 +131,7 @@ class OrderlyHandling:
 
     async def _conclude(self, assignment: Assignment, verdict: Verdict) -> int | None:
         """Commit what is done; the pause in ms when something must wait."""
-        waiting = [message for message in verdict.failed if not await self._give_up(message)]
+        waiting = [message for message in verdict.failed if not await self._give_up(message, verdict.cause)]
         cached = assignment.cached
         cached.put_back(waiting)
         committable = cached.commit()
@@ -144,7 +144,7 @@ class OrderlyHandling:
             message.retry_count += 1
         return verdict.pause_ms if verdict.pause_ms is not None else self._settings.suspend_queue_ms
 
-    async def _give_up(self, message: StoredMessage) -> bool:
+    async def _give_up(self, message: StoredMessage, cause: str | None) -> bool:
         """Whether a message failed too often and went to the dead letters; without a limit it never does."""
         retries_max = self._settings.retries_max
         if retries_max is None or message.retry_count < retries_max:
@@ -152,4 +152,4 @@ class OrderlyHandling:
         if self._send_back is None:
             log.warning("message failed too often and is lost: broadcasting has no retry id=%s", message.message_id)
             return True
-        return await self._send_back.send_copy(message, delay_level=0, retries_max=retries_max)
+        return await self._send_back.send_copy(message, delay_level=0, retries_max=retries_max, cause=cause)

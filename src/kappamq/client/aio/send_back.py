@@ -20,6 +20,7 @@ SEND_BACK_TIMEOUT_MS: Final = 5_000
 FIRST_DELAY_LEVEL: Final = 3
 _DELAY_LEVEL_MAX: Final = 18
 _INNER_GROUP: Final = "CLIENT_INNER_PRODUCER-"
+_SEPARATORS_TO_BLANKS: Final = {0: " ", 1: " ", 2: " "}
 
 
 class SendBack:
@@ -35,7 +36,9 @@ class SendBack:
         if self._producer is not None:
             await self._producer.close()
 
-    async def send_back(self, message: StoredMessage, queue: Queue, *, delay_level: int) -> bool:
+    async def send_back(
+        self, message: StoredMessage, queue: Queue, *, delay_level: int, cause: str | None = None
+    ) -> bool:
         """Ask the broker to deliver the message again; if it cannot, send a copy. False when both failed."""
         request = SendBackRequest(
             log_offset=message.log_offset,
@@ -45,16 +48,19 @@ class SendBack:
             origin_topic=message.topic,
             retry_count_max=self._retries_max,
             broker=queue.broker,
+            cause=cause,
         )
         try:
             address = await self._cluster.master_of(queue)
             await self._cluster.call(address, request, timeout_ms=SEND_BACK_TIMEOUT_MS)
         except KappaError as fault:
             log.warning("not sent back: sending a copy message_id=%s fault=%s", message.message_id, fault)
-            return await self.send_copy(message, delay_level=delay_level, retries_max=self._retries_max)
+            return await self.send_copy(message, delay_level=delay_level, retries_max=self._retries_max, cause=cause)
         return True
 
-    async def send_copy(self, message: StoredMessage, *, delay_level: int, retries_max: int) -> bool:
+    async def send_copy(
+        self, message: StoredMessage, *, delay_level: int, retries_max: int, cause: str | None = None
+    ) -> bool:
         """Send a copy to the group's retry topic. With no retries left the broker makes it a dead letter."""
         retry_count = message.retry_count + 1
         properties = dict(message.properties)
@@ -64,6 +70,8 @@ class SendBack:
         properties.setdefault(Name.ORIGIN_MESSAGE_ID, message.offset_id)
         level = delay_level if delay_level > 0 else min(FIRST_DELAY_LEVEL + message.retry_count, _DELAY_LEVEL_MAX)
         properties[Name.DELAY] = str(level)
+        if cause:
+            properties[Name.CAUSE] = cause.translate(_SEPARATORS_TO_BLANKS)
         prepared = Prepared(
             topic=retry_topic(self._group),
             message_id=message.message_id,

@@ -9,6 +9,7 @@ from kappamq.model.message import StoredMessage
 
 BATCH_SIZE_MAX: Final = 1024
 DEAD_LETTER_LEVEL: Final = -1
+CAUSE_CHARACTERS_MAX: Final = 500
 
 OneHandler: TypeAlias = Callable[[StoredMessage], Awaitable[None] | None]
 BatchHandler: TypeAlias = Callable[[list[StoredMessage]], Awaitable[int | None] | int | None]
@@ -53,6 +54,8 @@ class Verdict:
     failed: list[StoredMessage]
     delay_level: int = 0
     pause_ms: int | None = None
+    cause: str | None = None
+    """What the handler raised, for those who will look at the dead letter."""
 
 
 def judge_return(messages: Sequence[StoredMessage], returned: object) -> Verdict:
@@ -66,8 +69,14 @@ def judge_return(messages: Sequence[StoredMessage], returned: object) -> Verdict
 def judge_error(messages: Sequence[StoredMessage], error: Exception) -> Verdict:
     """A handler that raises wants all its messages again."""
     if isinstance(error, RetryLater):
-        return Verdict([], list(messages), error.delay_level, error.pause_ms)
-    return Verdict([], list(messages))
+        return Verdict([], list(messages), error.delay_level, error.pause_ms, cause=cause_of(error))
+    return Verdict([], list(messages), cause=cause_of(error))
+
+
+def cause_of(error: Exception) -> str:
+    """Kind and text of an error, short enough to travel with the message."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:CAUSE_CHARACTERS_MAX] if text else type(error).__name__
 
 
 def chunks_of(

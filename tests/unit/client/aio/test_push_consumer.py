@@ -84,6 +84,7 @@ async def test_a_handler_that_raises_gets_its_message_sent_back() -> None:
         assert sorted(levels.values()) == [0, 5]
         assert {request.retry_count_max for request in cluster.broker.sent_back} == {16}
         assert {request.origin_topic for request in cluster.broker.sent_back} == {"orders"}
+        assert {request.cause for request in cluster.broker.sent_back} == {"ValueError: scripted", "RetryLater"}
 
 
 async def test_an_ack_index_sends_back_the_rest_and_the_offset_passes_all() -> None:
@@ -124,6 +125,7 @@ async def test_a_message_that_cannot_be_sent_back_is_copied_to_the_retry_topic()
         assert (request.fields["j"], request.fields["l"]) == ("1", "16")
         assert "DELAY\x013\x02" in request.fields["i"]
         assert "k\x01v\x02" in request.fields["i"]
+        assert "KAPPA_CAUSE\x01RetryLater\x02" in request.fields["i"]
 
 
 async def test_a_message_that_nobody_takes_back_is_handled_here_again() -> None:

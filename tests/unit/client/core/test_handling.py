@@ -30,6 +30,19 @@ def test_errors_fail_everything_and_may_say_when() -> None:
     assert (verdict.delay_level, verdict.pause_ms) == (5, 10)
 
 
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ValueError("no  such\norder"), "ValueError: no such order"),
+        (KeyError(), "KeyError"),
+        (RetryLater("later"), "RetryLater: later"),
+        (ValueError("x" * 1000), "ValueError: " + "x" * 488),
+    ],
+)
+def test_the_cause_of_a_failure_is_one_short_line(error: Exception, cause: str) -> None:
+    assert judge_error(MESSAGES, error).cause == cause
+
+
 def test_chunks_hold_one_topic_and_keep_the_order() -> None:
     handlers = {"a": Handler(print, 2, takes_list=True), "b": Handler(print)}
     messages = [message(topic, offset) for offset, topic in enumerate("aaabbca")]
