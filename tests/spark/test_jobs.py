@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.reading import Read, Send, numbers
-from tests.unit.spark.store_builder import StoreBuilder
 from typer.testing import CliRunner
 
 from kappamq.spark.cli import pipeline_app
 from kappamq.spark.columns import DDL
 from kappamq.spark.jobs import archive, dead_letters, lag, replay, trace, verify
 from kappamq.testing import ClusterAddresses
+from tests.spark.reading import Read, Send, numbers
+from tests.unit.spark.store_builder import StoreBuilder
 
 MOMENT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
