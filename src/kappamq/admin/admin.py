@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from kappamq.admin.brokers import Brokers
+from kappamq.admin.dead_letters import DeadLetters
 from kappamq.admin.groups import Groups
 from kappamq.admin.messages import Messages
 from kappamq.admin.reach import Reach
@@ -26,6 +27,7 @@ class Admin:
         self.topics = Topics(reach)
         self.groups = Groups(reach)
         self.messages = Messages(reach)
+        self.dead_letters = DeadLetters(reach, self.groups)
         self.brokers = Brokers(reach)
 
     async def __aenter__(self) -> "Admin":

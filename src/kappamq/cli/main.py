@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from kappamq import __version__
-from kappamq.cli import broker, cluster, consume, group, message, nameserver, send, store, topic, up
+from kappamq.cli import broker, cluster, consume, dlq, group, message, nameserver, send, store, topic, up
 from kappamq.errors import KappaError, UsageError
 
 FAILED: Final = 1
@@ -39,6 +39,7 @@ app.command("cluster")(cluster.cluster)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
+app.add_typer(dlq.app, name="dlq")
 app.add_typer(store.app, name="store")
 
 
