@@ -26,7 +26,7 @@ _ALIASES: Final = {
     "groupidprefix": "group",
 }
 
-_READ_NAMES: Final = (
+READ_NAMES: Final = (
     "namesrvAddr",
     "subscribe",
     "subscribePattern",
@@ -61,7 +61,7 @@ _READ_NAMES: Final = (
     "brokerName",
 )
 
-_WRITE_NAMES: Final = (
+WRITE_NAMES: Final = (
     "namesrvAddr",
     "topic",
     "group",
@@ -157,7 +157,7 @@ class WriteOptions:
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """Options of a reader. Raises `UsageError` that names the option, its value and what would be right."""
-    given = _Given(options, _READ_NAMES)
+    given = _Given(options, READ_NAMES)
     mode = given.choice("mode", ("pull", "files"), "pull")
     topics, pattern, assigned = _subjects(given)
     if is_stream:
@@ -206,7 +206,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Options of a writer."""
-    given = _Given(options, _WRITE_NAMES)
+    given = _Given(options, WRITE_NAMES)
     topic = given.text("topic")
     if topic is not None:
         check_topic(topic)
