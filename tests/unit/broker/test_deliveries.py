@@ -2,12 +2,11 @@
 
 import asyncio
 
-from tests.property.crashing_broker import CONFIG, CrashingBroker
-
 from kappamq.broker.deliveries import waiting_since
 from kappamq.model.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from kappamq.model.record import decode_record
 from kappamq.store.config_files import load_config
+from tests.property.crashing_broker import CONFIG, CrashingBroker
 
 
 def test_only_what_came_after_the_last_save_is_found() -> None:
