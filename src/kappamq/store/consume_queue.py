@@ -184,7 +184,7 @@ class ConsumeQueue:
         self.tail = 0
         """Offset after the entries in `buffer`."""
         self.buffer: list[bytes] = []
-        """Entries that the next `write_buffer` adds."""
+        """Entries that the next `write_buffer` adds, one or more in each piece."""
         self.log_end = 0
         """Log offset behind the record of the last entry."""
         self.warm_from = 0
@@ -305,9 +305,9 @@ class ConsumeQueue:
                 self._write(file_start, piece, at - file_start)
                 position += len(piece)
                 at += len(piece)
-        last_offset, last_size, _code = UNIT.unpack(buffer[-1])
+        last_offset, last_size, _code = UNIT.unpack(data[-UNIT_BYTES:])
         self.log_end = last_offset + last_size
-        self.end += len(buffer)
+        self.end += len(data) // UNIT_BYTES
         buffer.clear()
 
     def _write(self, file_start: int, data: bytes, at: int) -> None:

@@ -1,6 +1,7 @@
 """What consume queues and index need to know of a record, derived once: from a new record, or from log bytes."""
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -32,6 +33,23 @@ class Arrival(NamedTuple):
     size: int
     keys: tuple[str, ...]
     has_queue_entry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records that were appended together, and where the log ended then."""
+
+    end: int
+    arrivals: list[Arrival]
+    stored_at_ms: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.arrivals)
+
+    def forget(self, topic: str) -> None:
+        """Its queues are gone: its records get no entries."""
+        self.arrivals[:] = [arrival for arrival in self.arrivals if arrival.topic != topic]
 
 
 def derive(facts: RecordFacts, log_offset: int, size: int, delay_levels_ms: tuple[int, ...]) -> Arrival:

@@ -26,9 +26,11 @@ from typing import Final
 
 from kappamq.clock import Clock
 from kappamq.errors import StorageError
-from kappamq.kernel import java_hash, java_hash_extend
-from kappamq.store.dispatch import Arrival
+from kappamq.kernel import chain_keys, java_hash, java_hash_extend, link_heads
+from kappamq.kernel.reference import KEY_ROW
+from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.files import FULL_DISK_ERRORS, File, FileSystem, make_directory_durably, storage_error
+from kappamq.store.plain_runs import RunBatch
 
 HEADER: Final = Struct(">qqqqii")
 HEADER_BYTES: Final = HEADER.size
@@ -159,6 +161,24 @@ class IndexFile:
         for slot, head in heads.items():
             pack_slot(view, HEADER_BYTES + slot * SLOT_BYTES, head)
         _hash, self.end_log, self.end_ms = items[-1]
+        self.write_header()
+
+    def put_packed(self, keys: bytes, *, stored_at_ms: int) -> None:
+        """Add packed keys (`KEY_ROW`) of reserved entries, all of one store time; the same order of writes."""
+        first_log = KEY_ROW.unpack_from(keys)[1]
+        if self.count <= 1:
+            self.begin_log, self.begin_ms = first_log, stored_at_ms
+        seconds = max(0, min((stored_at_ms - self.begin_ms) // 1000, TIME_DIFF_MAX))
+        entries, heads, fresh = chain_keys(
+            self.map, keys, at=HEADER_BYTES, slots=self._slots, number=self.count, seconds=seconds
+        )
+        at = self._entries_at + self.count * ENTRY_BYTES
+        self.map[at : at + len(entries)] = entries
+        self.slots_used += fresh
+        self.count += len(keys) // KEY_ROW.size
+        self.write_header()
+        link_heads(self.map, heads, at=HEADER_BYTES)
+        self.end_log, self.end_ms = KEY_ROW.unpack_from(keys, len(keys) - KEY_ROW.size)[1], stored_at_ms
         self.write_header()
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
@@ -305,6 +325,41 @@ class KeyIndex:
                     items.append((hashed if hashed < 0x80000000 else 0, log_offset, stored_at_ms))
         return not items or self._put_items(items)
 
+    def put_batches(self, batches: Sequence[Batch | RunBatch]) -> bool:
+        """Add the keys of batches in log order; `False` as with `put`."""
+        arrivals: list[Arrival] = []
+        for batch in batches:
+            if isinstance(batch, Batch):
+                arrivals += batch.arrivals
+                continue
+            if (arrivals and not self.put(arrivals)) or not self.put_packed(
+                batch.keys, stored_at_ms=batch.stored_at_ms
+            ):
+                return False
+            arrivals = []
+        return not arrivals or self.put(arrivals)
+
+    def put_packed(self, keys: bytes, *, stored_at_ms: int) -> bool:
+        """The same for packed keys of records of one store time."""
+        position = 0
+        try:
+            while position < len(keys):
+                file = self.files[-1] if self.files and self.files[-1].room > 0 else self._add_file()
+                piece = keys[position : position + file.room * KEY_ROW.size]
+                file.reserve(len(piece) // KEY_ROW.size)
+                file.put_packed(piece, stored_at_ms=stored_at_ms)
+                position += len(piece)
+        except OSError as error:
+            return self._gave_up(error)
+        return True
+
+    def _gave_up(self, error: OSError) -> bool:
+        if error.errno not in FULL_DISK_ERRORS:
+            raise storage_error(f"writing the key index in {self._directory} failed", error) from error
+        # What of the batch went into earlier files stays there and is put again when space is back: `find` reports
+        # each record once.
+        return False
+
     def _put_items(self, items: list[tuple[int, int, int]]) -> bool:
         position = 0
         try:
@@ -315,11 +370,7 @@ class KeyIndex:
                 file.put(batch)
                 position += len(batch)
         except OSError as error:
-            if error.errno not in FULL_DISK_ERRORS:
-                raise storage_error(f"writing the key index in {self._directory} failed", error) from error
-            # What of the batch went into earlier files stays there and is put again when space is back: `find` reports
-            # each record once.
-            return False
+            return self._gave_up(error)
         return True
 
     def _add_file(self) -> IndexFile:

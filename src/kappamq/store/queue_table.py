@@ -8,7 +8,8 @@ from kappamq.errors import InvalidName, StorageError
 from kappamq.model.config import QUEUES_MAX
 from kappamq.model.names import check_topic
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, QueueFiles
-from kappamq.store.dispatch import Arrival
+from kappamq.store.dispatch import Arrival, Batch
+from kappamq.store.plain_runs import RunBatch
 
 GAP_ENTRIES_MAX: Final = 1_000_000
 """Longest gap in the numbers of a queue that is bridged with blank entries."""
@@ -52,6 +53,10 @@ class QueueTable:
         self._queues[topic, queue_id] = queue
         return queue
 
+    def obtain(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if need be."""
+        return self.get((topic, queue_id)) or self.add(topic, queue_id)
+
     def remove_topic(self, topic: str) -> int:
         """Delete all queues of a topic; returns how many."""
         gone = [key for key in self._queues if key[0] == topic]
@@ -65,7 +70,37 @@ class QueueTable:
 
         On an `OSError` some queues may have got theirs; calling again with the same arrivals adds the rest.
         """
+        self.put_batches([Batch(0, list(arrivals))])
+
+    def put_batches(self, batches: Sequence[Batch | RunBatch]) -> None:
+        """The same for batches in log order."""
         touched: list[ConsumeQueue] = []
+        try:
+            for batch in batches:
+                if isinstance(batch, Batch):
+                    self._stage(batch.arrivals, touched)
+                else:
+                    self._stage_run(batch, touched)
+            for queue in touched:
+                queue.write_buffer()
+        except OSError:
+            for queue in touched:
+                queue.discard_buffer()
+            raise
+
+    def _stage_run(self, batch: RunBatch, touched: list[ConsumeQueue]) -> None:
+        for run in batch.queues:
+            queue = self.obtain(run.topic, run.queue_id)
+            if run.start != queue.tail:
+                # Some are there already, or numbers began anew: each is looked at.
+                self._stage(list(batch.arrivals_of(run)), touched)
+                continue
+            if not queue.buffer:
+                touched.append(queue)
+            queue.buffer.append(run.units)
+            queue.tail = run.end
+
+    def _stage(self, arrivals: Sequence[Arrival], touched: list[ConsumeQueue]) -> None:
         get = self.get
         pack = UNIT.pack
         for topic, queue_id, queue_offset, code, _stored, _text, log_offset, size, _keys, has_entry in arrivals:
@@ -79,13 +114,6 @@ class QueueTable:
                 touched.append(queue)
             buffer.append(pack(log_offset, size, code))
             queue.tail = queue_offset + 1
-        try:
-            for queue in touched:
-                queue.write_buffer()
-        except OSError:
-            for queue in touched:
-                queue.discard_buffer()
-            raise
 
     def _accept(self, queue: ConsumeQueue, queue_offset: int, log_offset: int) -> bool:
         """Whether a record that is not the expected next one of its queue gets an entry; adjusts the queue for it."""

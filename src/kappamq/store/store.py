@@ -39,7 +39,7 @@ from kappamq.store.checkpoint import (
 )
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import QueueFiles
-from kappamq.store.dispatch import Arrival
+from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.files import (
     FULL_DISK_ERRORS,
     PASSING_ERRORS,
@@ -52,10 +52,12 @@ from kappamq.store.files import (
 from kappamq.store.key_index import KeyIndex
 from kappamq.store.log_scan import NO_CRC, RecordFacts, read_facts, stored_at, valid_size, why_invalid
 from kappamq.store.placing import Appended, Placement
+from kappamq.store.plain_runs import PlainRun, RunBatch, place_run
 from kappamq.store.queue_table import QueueTable
 from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, QueueEntry
 from kappamq.store.recovery import ABORT_NAME, Recovery, RecoveryReport, arrivals_between
 from kappamq.store.retention import DiskState, RetentionReport, SegmentAge, deletable
+from kappamq.store.segment import Segment
 from kappamq.store.settings import StoreSettings
 
 __all__ = [
@@ -94,12 +96,6 @@ class QueryResult:
     indexed_to: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    end: int
-    arrivals: list[Arrival]
-
-
 class Store:
     """One open store directory."""
 
@@ -118,7 +114,7 @@ class Store:
         )
         self._session = os.urandom(SESSION_BYTES)
         self._flush_mark: FlushMark | None = None
-        self._pending: deque[_Batch] = deque()
+        self._pending: deque[Batch | RunBatch] = deque()
         self._failure = ""
         self._is_disk_full = False
         self._dispatch_block = ""
@@ -252,20 +248,40 @@ class Store:
             batch = Placement(self._log, self._queues, self.settings, now_ms=now_ms).encode(records, atomic=atomic)
         except OSError as error:
             raise storage_error("making the next segment failed", error) from error
+        self._write(batch.parts, end=batch.end)
+        for queue, following in batch.following.items():
+            queue.next = following
+        if batch.arrivals:
+            self._pending.append(Batch(batch.end, batch.arrivals, now_ms))
+            self._written_ms = now_ms
+        return batch.appended
+
+    def append_run(self, run: PlainRun) -> RunBatch:
+        """The same for packed sends; their places are in `run.places` then."""
+        if not self.is_writable:
+            raise self._refusal()
+        now_ms = self._clock.now_ms()
+        queues = [self._queues.obtain(*target) for target in run.targets]
         try:
-            self._log.write(batch.parts, end=batch.end)
+            batch = place_run(run, self._log, queues, self.settings, now_ms=now_ms)
+        except OSError as error:
+            raise storage_error("making the next segment failed", error) from error
+        self._write(batch.parts, end=batch.end)
+        for queue, following in batch.following.items():
+            queue.next = following
+        self._pending.append(batch)
+        self._written_ms = now_ms
+        return batch
+
+    def _write(self, parts: Sequence[tuple[Segment, int, bytes]], *, end: int) -> None:
+        try:
+            self._log.write(parts, end=end)
         except DiskFull:
             raise
         except (OSError, StorageError) as error:
             # Not about space, or what a failed write left could not be cleared: the end of the log is in doubt.
             self._fail(str(error))
             raise StorageError(self._failure) from error
-        for queue, following in batch.following.items():
-            queue.next = following
-        if batch.arrivals:
-            self._pending.append(_Batch(batch.end, batch.arrivals))
-            self._written_ms = now_ms
-        return batch.appended
 
     def flush(self) -> int:
         """Sync everything written so far; returns the log offset that is durable now. [any thread]
@@ -298,38 +314,46 @@ class Store:
 
         Without disk space for the entries nothing is returned and appends are refused; calling again goes on.
         """
+        return [
+            arrival
+            for batch in self.publish_batches()
+            for arrival in (batch.arrivals if isinstance(batch, Batch) else batch.arrivals())
+        ]
+
+    def publish_batches(self) -> list[Batch | RunBatch]:
+        """The same, returning whole batches."""
         if self._failure:
             return []
         watermark = self._log.flushed if self.settings.visible == "flushed" else self._log.written
-        arrivals: list[Arrival] = []
-        batches = 0
+        ready: list[Batch | RunBatch] = []
         for batch in self._pending:
             if batch.end > watermark:
                 break
-            arrivals += batch.arrivals
-            batches += 1
-        if not arrivals:
+            ready.append(batch)
+        if not ready:
             self._catch_up_index(limit=INDEX_CATCH_UP_RECORDS)
             return []
         try:
-            self._queues.put(arrivals)
+            self._queues.put_batches(ready)
         except OSError as error:
             if error.errno not in PASSING_ERRORS:
                 self._fail(f"writing consume queues failed ({error})")
             self._dispatch_block = f"consume queues cannot be written ({error.strerror})"
             return []
         self._dispatch_block = ""
-        end = self._pending[batches - 1].end
-        for _ in range(batches):
+        end = ready[-1].end
+        for _ in ready:
             self._pending.popleft()
-        if not self.settings.is_indexed or (self._index.indexed_to >= self.published and self._index.put(arrivals)):
+        if not self.settings.is_indexed or (
+            self._index.indexed_to >= self.published and self._index.put_batches(ready)
+        ):
             self._index.indexed_to = end
         else:
             self._catch_up_index(limit=INDEX_CATCH_UP_RECORDS)
-        self._published_ms = arrivals[-1].stored_at_ms
-        self._published_records += len(arrivals)
+        self._published_ms = ready[-1].stored_at_ms
+        self._published_records += sum([batch.count for batch in ready])
         self.published = end
-        return arrivals
+        return ready
 
     def _catch_up_index(self, *, limit: int | None) -> None:
         """Index what was published while there was no space for it."""
@@ -565,7 +589,7 @@ class Store:
     def delete_topic(self, topic: str) -> None:
         """Delete the queues of a topic, durably; its records stay in the log until retention takes them."""
         for batch in self._pending:
-            batch.arrivals[:] = [arrival for arrival in batch.arrivals if arrival.topic != topic]
+            batch.forget(topic)
         self._queues.remove_topic(topic)
         self.checkpoint()
 
