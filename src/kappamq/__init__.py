@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kappamq import aio as aio
     from kappamq.client.aio.cluster import PullStatus, RawPull
     from kappamq.client.aio.pull_consumer import Pulled
-    from kappamq.client.aio.transactions import Decision, TransactionReceipt
+    from kappamq.client.aio.transactions import Decision, Transaction, TransactionReceipt
     from kappamq.client.blocking import Cluster, LitePullConsumer, Producer, PullConsumer, PushConsumer
     from kappamq.client.compression import Compression
     from kappamq.client.core.balancing import (
@@ -74,6 +74,7 @@ _HOMES: Final = {
     "SendReceipt": "kappamq.client.core.receipts",
     "SendStatus": "kappamq.client.core.receipts",
     "StartFrom": "kappamq.client.core.starting",
+    "Transaction": "kappamq.client.aio.transactions",
     "TransactionReceipt": "kappamq.client.aio.transactions",
 }
 _OTHER_NAMES: Final = {"ReceivedMessage": "StoredMessage"}
@@ -110,6 +111,7 @@ __all__ = [
     "SendReceipt",
     "SendStatus",
     "StartFrom",
+    "Transaction",
     "TransactionReceipt",
     "__version__",
     "aio",

@@ -9,7 +9,7 @@ from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.aio.producer import Producer
 from kappamq.client.aio.pull_consumer import PullConsumer, Pulled
 from kappamq.client.aio.push_consumer import PushConsumer
-from kappamq.client.aio.transactions import Decision, TransactionReceipt
+from kappamq.client.aio.transactions import Decision, Transaction, TransactionReceipt
 
 __all__ = [
     "Cluster",
@@ -21,5 +21,6 @@ __all__ = [
     "Pulled",
     "PushConsumer",
     "RawPull",
+    "Transaction",
     "TransactionReceipt",
 ]

@@ -6,6 +6,7 @@ Every object owns one thread with an event loop, from entering its `with` block 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import BoundedSemaphore
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,7 @@ from kappamq.client.aio.pull_consumer import PullConsumer as AioPullConsumer
 from kappamq.client.aio.pull_consumer import Pulled
 from kappamq.client.aio.push_consumer import AnyHandler
 from kappamq.client.aio.push_consumer import PushConsumer as AioPushConsumer
-from kappamq.client.aio.transactions import Action, Checker, TransactionReceipt
+from kappamq.client.aio.transactions import Action, Checker, Transaction, TransactionReceipt
 from kappamq.client.core.handling import BatchHandler, OneHandler
 from kappamq.client.core.receipts import SendReceipt
 from kappamq.client.loop_thread import LoopThread
@@ -328,6 +329,22 @@ class Producer:
     ) -> TransactionReceipt:
         """Store the message out of sight, run `action` (in a thread), then deliver or discard it as it decides."""
         return self._thread.call(lambda producer: producer.send_in_transaction(message, action, timeout=timeout))
+
+    @contextmanager
+    def transaction(self, message: Message, *, timeout: Duration | None = None) -> Iterator[Transaction]:
+        """Deliver the message if the block ends normally, discard it if the block raises.
+
+        An interrupted block (Ctrl-C) leaves the transaction open, as `transaction.leave_undecided()` does.
+        """
+        transaction = self._thread.call(lambda producer: producer.begin_transaction(message, timeout=timeout))
+        ended_by: BaseException | None = None
+        try:
+            yield transaction
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            self._thread.call(lambda producer: producer.end_transaction(transaction, ended_by))
 
     def request(self, message: Message, *, timeout: Duration, queue: Queue | None = None) -> StoredMessage:
         """Send a message and wait for the reply to it. Raises `CallTimeout` when none comes in time."""

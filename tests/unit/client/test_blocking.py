@@ -11,6 +11,7 @@ import pytest
 import kappamq
 from kappamq.client.loop_thread import LoopThread
 from kappamq.errors import InvalidMessage, UsageError
+from kappamq.wire.codes import RequestCode
 from tests.unit.client.aio.fake_cluster import FakeCluster
 
 
@@ -123,3 +124,19 @@ def test_importing_the_package_is_light() -> None:
 def test_public_names_exist() -> None:
     for name in kappamq.__all__:
         assert getattr(kappamq, name) is not None
+
+
+def test_transactions_end_with_their_block(cluster: FakeCluster) -> None:
+    message = kappamq.Message("orders", b"x")
+    with kappamq.Producer(cluster.nameserver, group="g") as producer:
+        with producer.transaction(message):
+            pass
+        with pytest.raises(ZeroDivisionError), producer.transaction(message):
+            raise ZeroDivisionError
+        with producer.transaction(message) as transaction:
+            transaction.leave_undecided()
+        with pytest.raises(KeyboardInterrupt), producer.transaction(message):
+            raise KeyboardInterrupt
+        producer.send(message)  # An answer on the same connection: what was sent one-way before has arrived.
+    ends = cluster.broker.requests_of(RequestCode.END_TRANSACTION)
+    assert [end.fields["commitOrRollback"] for end in ends] == ["8", "12", "0", "0"]

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -19,6 +19,7 @@ from kappamq.client.aio.transactions import (
     Action,
     Checker,
     Decision,
+    Transaction,
     TransactionChecks,
     TransactionReceipt,
     decision_of,
@@ -40,6 +41,7 @@ from kappamq.errors import (
     Busy,
     CallTimeout,
     KappaError,
+    ServiceUnavailable,
     TooManyInFlight,
     TransportError,
     UsageError,
@@ -332,23 +334,65 @@ class Producer:
         If `action` raises, the transaction stays open: the broker will ask the checker, and the error reaches the
         caller. A message that was stored less safely than asked is rolled back without running `action`.
         """
-        extra = {Name.TRANSACTION: "true", Name.PRODUCER_GROUP: self._group}
-        if Name.DELAY in message.properties:
-            raise UsageError("a transactional message cannot be delayed: remove its delay level")
-        prepared = await self._prepare(message, extra)
-        receipt = await self.send_prepared(prepared, message, timeout_ms=self._timeout_ms(timeout))
+        receipt = await self._send_half(message, timeout)
         outcome: Decision | Raised[Decision] = Decision.ROLLBACK
         if receipt.is_ok:
             outcome = await call_user(action, message)
         decision = decision_of(outcome, receipt.message_id)
+        await self._decide(receipt, decision)
+        if isinstance(outcome, Raised):
+            raise outcome.error
+        return TransactionReceipt(receipt, decision)
+
+    @asynccontextmanager
+    async def transaction(self, message: Message, *, timeout: Duration | None = None) -> AsyncIterator[Transaction]:
+        """Deliver the message if the block ends normally, discard it if the block raises.
+
+        ::
+
+            async with producer.transaction(Message("orders", b"paid")) as transaction:
+                await book(transaction.message_id)
+
+        A block that is cancelled leaves the transaction open, as `transaction.leave_undecided()` does: the broker will
+        ask the checker. Raises `ServiceUnavailable`, and runs nothing, when the message was stored less safely than
+        asked.
+        """
+        transaction = await self.begin_transaction(message, timeout=timeout)
+        try:
+            yield transaction
+        except BaseException as error:
+            await self.end_transaction(transaction, error)
+            raise
+        await self.end_transaction(transaction, None)
+
+    async def begin_transaction(self, message: Message, *, timeout: Duration | None = None) -> Transaction:
+        """First half of `transaction`: store the message out of sight."""
+        receipt = await self._send_half(message, timeout)
+        if not receipt.is_ok:
+            await self._decide(receipt, Decision.ROLLBACK)
+            raise ServiceUnavailable(
+                f"message {receipt.message_id} was stored, but {receipt.status.name}: its transaction is rolled back, "
+                "begin it again"
+            )
+        return Transaction(receipt)
+
+    async def end_transaction(self, transaction: Transaction, error: BaseException | None) -> None:
+        """Second half of `transaction`: decide by what the local work raised."""
+        await self._decide(transaction.receipt, transaction.decision_after(error))
+
+    async def _send_half(self, message: Message, timeout: Duration | None) -> SendReceipt:
+        if Name.DELAY in message.properties:
+            raise UsageError("a transactional message cannot be delayed: remove its delay level")
+        extra = {Name.TRANSACTION: "true", Name.PRODUCER_GROUP: self._group}
+        prepared = await self._prepare(message, extra)
+        return await self.send_prepared(prepared, message, timeout_ms=self._timeout_ms(timeout))
+
+    async def _decide(self, receipt: SendReceipt, decision: Decision) -> None:
         try:
             address = await self.cluster.master_of(receipt.queue)
             await self.cluster.dialer.send(address, end_request(self._group, receipt, decision).command())
         except TransportError as fault:
             log.warning("transaction not ended: the broker will ask message_id=%s fault=%s", receipt.message_id, fault)
-        if isinstance(outcome, Raised):
-            raise outcome.error
-        return TransactionReceipt(receipt, decision)
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 

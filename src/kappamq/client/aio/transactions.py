@@ -34,6 +34,32 @@ class TransactionReceipt(Struct, frozen=True):
     decision: Decision
 
 
+class Transaction:
+    """A transaction while its block runs: the half message is stored, and nobody sees it yet."""
+
+    def __init__(self, receipt: SendReceipt) -> None:
+        self.receipt = receipt
+        self._is_left_open = False
+
+    @property
+    def message_id(self) -> str:
+        return self.receipt.message_id
+
+    def leave_undecided(self) -> None:
+        """Decide nothing at the end of the block, however it ends: the broker will ask the checker."""
+        self._is_left_open = True
+
+    def decision_after(self, error: BaseException | None) -> Decision:
+        """How the transaction ends when its block ended with `error`.
+
+        What is no `Exception` (a cancelled task, Ctrl-C) interrupted the local work at a point that nobody knows: the
+        checker must look.
+        """
+        if self._is_left_open or (error is not None and not isinstance(error, Exception)):
+            return Decision.UNKNOWN
+        return Decision.COMMIT if error is None else Decision.ROLLBACK
+
+
 Action: TypeAlias = Callable[[Message], Decision | Awaitable[Decision]]
 """The local part of a transaction; what it raises leaves the transaction open and reaches the caller."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from kappamq.client.aio.producer import Producer
 from kappamq.client.aio.transactions import Decision
-from kappamq.errors import CallTimeout, UsageError
+from kappamq.errors import CallTimeout, ServiceUnavailable, UsageError
 from kappamq.model.message import Message, StoredMessage
 from kappamq.model.properties import decode_properties
 from kappamq.model.record import decode_record
@@ -78,6 +78,51 @@ async def test_less_safely_stored_is_rolled_back_without_running_the_action() ->
 
         result = await producer.send_in_transaction(Message("orders", b"x"), action)
         assert (result.decision, runs) == (Decision.ROLLBACK, [])
+        await eventually(lambda: decisions(cluster) == ["12"])
+
+
+async def test_a_block_commits_or_rolls_back() -> None:
+    async with FakeCluster(queues=1) as cluster, Producer(cluster.nameserver, group="g") as producer:
+        message = Message("orders", b"x")
+        async with producer.transaction(message) as transaction:
+            assert decisions(cluster) == []
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction(message):
+                raise ZeroDivisionError
+        await eventually(lambda: decisions(cluster) == ["8", "12"])
+        end = cluster.broker.requests_of(RequestCode.END_TRANSACTION)[0]
+        assert end.fields["msgId"] == transaction.message_id
+
+
+async def test_a_block_may_leave_the_decision_to_the_checker() -> None:
+    async with FakeCluster(queues=1) as cluster, Producer(cluster.nameserver, group="g") as producer:
+        message = Message("orders", b"x")
+        async with producer.transaction(message) as transaction:
+            transaction.leave_undecided()
+
+        async def fail() -> None:
+            async with producer.transaction(message) as transaction:
+                transaction.leave_undecided()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), producer.transaction(message):
+                await asyncio.Event().wait()
+        await eventually(lambda: decisions(cluster) == ["0", "0", "0"])
+
+
+async def test_a_block_does_not_run_when_its_message_is_less_safe_than_asked() -> None:
+    def degraded(connection: Connection, request: Command) -> None:
+        fields = {"msgId": "7F00000100005E2B0000000000000000", "queueId": "0", "queueOffset": "9"}
+        connection.reply(request.reply(12, fields=fields))
+
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        cluster.broker.script(RequestCode.SEND_MESSAGE_V2, degraded)
+        with pytest.raises(ServiceUnavailable, match="rolled back"):
+            async with producer.transaction(Message("orders", b"x")):
+                pytest.fail("the block ran")
         await eventually(lambda: decisions(cluster) == ["12"])
 
 
