@@ -26,7 +26,9 @@ from kappamq.testing import start_cluster
 from kappamq.testing.cluster import SMALL_STORE
 from kappamq.wire.codes import ResponseCode
 from kappamq.wire.headers import PullRequest, QueryMessageRequest, SendRequest, ViewMessageRequest
+from tests.interop.conftest import skip_loudly
 from tests.interop.rocketmq import Broker as RealBroker
+from tests.interop.rocketmq import Unreachable
 
 pytestmark = pytest.mark.interop
 
@@ -69,7 +71,10 @@ def ours(data: Path, small: bool, *, kill: bool) -> Iterator[str]:
 
 @contextmanager
 def theirs(data: Path, small: bool, nameserver: str, *, kill: bool) -> Iterator[str]:
-    broker = RealBroker(nameserver, store=data, flush="SYNC_FLUSH", settings=SMALL_KEYS if small else None)
+    try:
+        broker = RealBroker(nameserver, store=data, flush="SYNC_FLUSH", settings=SMALL_KEYS if small else None)
+    except Unreachable as reason:
+        skip_loudly(reason)
     try:
         yield broker.address
     finally:
