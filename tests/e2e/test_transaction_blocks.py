@@ -12,7 +12,11 @@ from kappamq.model.message import Message, StoredMessage
 from kappamq.testing.cluster import run_cluster
 
 
-async def test_only_blocks_that_end_well_are_seen() -> None:
+def test_only_blocks_that_end_well_are_seen() -> None:
+    asyncio.run(scenario())
+
+
+async def scenario() -> None:
     async with run_cluster() as cluster, Producer(cluster.nameserver, group="shop") as producer:
         await producer.send(Message("orders", b"plain"))
         with pytest.raises(ZeroDivisionError):
