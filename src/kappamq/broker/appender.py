@@ -17,7 +17,8 @@ from typing import Final
 from kappamq.clock import Clock
 from kappamq.errors import Busy, DiskFull, KappaError, StorageError
 from kappamq.model.record import NewRecord
-from kappamq.store.dispatch import Arrival
+from kappamq.store.dispatch import Arrival, Batch
+from kappamq.store.plain_runs import PlainRun, RunBatch
 from kappamq.store.store import Appended, Store
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,9 @@ _JOIN_SECONDS: Final = 30.0
 
 Done = Callable[[list[Appended] | KappaError, bool], None]
 """Called once: with places, or with what went wrong; the flag says that the disk did not confirm in time."""
+
+RunDone = Callable[[RunBatch | KappaError, bool], None]
+"""The same for a run of packed sends."""
 
 
 @dataclass(slots=True)
@@ -38,12 +42,39 @@ class _Submission:
 
 
 @dataclass(slots=True)
+class _RunSubmission:
+    run: PlainRun
+    done: RunDone
+
+
+@dataclass(slots=True)
 class _Waiting:
     end: int
     since: float
     places: list[Appended]
     done: Done
     is_answered: bool = False
+    count: int = 1
+
+    def answer(self, fault: KappaError | None, *, is_late: bool = False) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            self.done(self.places if fault is None else fault, is_late)
+
+
+@dataclass(slots=True)
+class _WaitingRun:
+    end: int
+    since: float
+    batch: RunBatch
+    done: RunDone
+    count: int
+    is_answered: bool = False
+
+    def answer(self, fault: KappaError | None, *, is_late: bool = False) -> None:
+        if not self.is_answered:
+            self.is_answered = True
+            self.done(self.batch if fault is None else fault, is_late)
 
 
 class Appender:
@@ -58,16 +89,18 @@ class Appender:
         on_arrivals: Callable[[list[Arrival]], None],
         unacknowledged_max: int,
         flush_timeout_seconds: float,
+        on_run: Callable[[RunBatch], None] = lambda _: None,
     ) -> None:
         self._store = store
+        self._on_run = on_run
         self._clock = clock
         self._durable = durable
         self._on_arrivals = on_arrivals
         self._unacknowledged_max = unacknowledged_max
         self._flush_timeout_seconds = flush_timeout_seconds
-        self._staged: list[_Submission] = []
-        self._staged_records = 0
-        self._waiting: deque[_Waiting] = deque()
+        self._staged: list[_Submission | _RunSubmission] = []
+        self._waiting: deque[_Waiting | _WaitingRun] = deque()
+        self._unacknowledged = 0
         self._loop = asyncio.get_running_loop()
         self._is_write_due = False
         self._wake = threading.Event()
@@ -94,17 +127,30 @@ class Appender:
 
     @property
     def unacknowledged(self) -> int:
-        """Submissions that wait for the disk."""
-        return len(self._waiting) + len(self._staged)
+        """Submissions that wait for the disk; each send of a run counts."""
+        return self._unacknowledged
+
+    @property
+    def room(self) -> int:
+        """How many more may be submitted now."""
+        return self._unacknowledged_max - self._unacknowledged
 
     def submit(self, records: Sequence[NewRecord], done: Done, *, atomic: bool = False, wait: bool = True) -> None:
         """Take records to be stored. `atomic` keeps them in one segment; without `wait`, done() follows the write.
 
         Raises `Busy` at the limit of what may wait for the disk. Nothing is visible or acknowledged before `done`.
         """
-        if self.unacknowledged >= self._unacknowledged_max:
+        if self._unacknowledged >= self._unacknowledged_max:
             raise Busy("[OVERLOAD]system busy, start flow control for a while: too many sends wait for the disk")
-        self._staged.append(_Submission(records, done, atomic, wait))
+        self._stage(_Submission(records, done, atomic, wait), 1)
+
+    def submit_run(self, run: PlainRun, done: RunDone) -> None:
+        """Take a run of packed sends, of no more than `room`, between what is submitted before and after it."""
+        self._stage(_RunSubmission(run, done), run.count)
+
+    def _stage(self, submission: "_Submission | _RunSubmission", count: int) -> None:
+        self._staged.append(submission)
+        self._unacknowledged += count
         if not self._is_write_due:
             self._is_write_due = True
             self._loop.call_soon(self.write)
@@ -132,7 +178,11 @@ class Appender:
         staged, self._staged = self._staged, []
         run: list[_Submission] = []
         for submission in staged:
-            if submission.atomic:
+            if isinstance(submission, _RunSubmission):
+                self._append(run)
+                self._append_run(submission)
+                run = []
+            elif submission.atomic:
                 self._append(run)
                 self._append([submission])
                 run = []
@@ -167,6 +217,7 @@ class Appender:
                 for submission in run:
                     self._append([submission])
                 return
+            self._unacknowledged -= len(run)
             for submission in run:
                 submission.done(fault, False)
             return
@@ -182,17 +233,31 @@ class Appender:
                 done(mine, False)
             self._waiting.append(waiting)
 
+    def _append_run(self, submission: _RunSubmission) -> None:
+        try:
+            batch = self._store.append_run(submission.run)
+        except KappaError as fault:
+            self._unacknowledged -= submission.run.count
+            submission.done(fault, False)
+            return
+        since = self._clock.monotonic()
+        self._waiting.append(_WaitingRun(batch.end, since, batch, submission.done, submission.run.count))
+
     def _advance(self) -> None:
         """Make visible what the watermark allows, then answer for it, then wake those who wait for messages."""
-        arrivals = self._store.publish()
+        batches = self._store.publish_batches()
         published = self._store.published
         waiting = self._waiting
         while waiting and waiting[0].end <= published:
             entry = waiting.popleft()
-            if not entry.is_answered:
-                entry.done(entry.places, False)
+            self._unacknowledged -= entry.count
+            entry.answer(None)
+        arrivals = [arrival for batch in batches if isinstance(batch, Batch) for arrival in batch.arrivals]
         if arrivals:
             self._on_arrivals(arrivals)
+        for batch in batches:
+            if isinstance(batch, RunBatch):
+                self._on_run(batch)
 
     def expire(self) -> None:
         """Answer sends that the disk did not confirm in time: they are stored, perhaps not for good.
@@ -204,9 +269,7 @@ class Appender:
         for entry in self._waiting:
             if entry.since > oldest:
                 break
-            if not entry.is_answered:
-                entry.is_answered = True
-                entry.done(entry.places, True)
+            entry.answer(None, is_late=True)
 
     # ── The flush thread ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -240,7 +303,7 @@ class Appender:
         error = fault if isinstance(fault, KappaError) else StorageError(f"disk sync failed: {fault}")
         while self._waiting:
             entry = self._waiting.popleft()
-            if not entry.is_answered:
-                entry.done(error, False)
+            self._unacknowledged -= entry.count
+            entry.answer(error)
         if not self._failed.done():
             self._failed.set_exception(error)

@@ -8,6 +8,7 @@ from kappamq.model.properties import decode_properties
 from kappamq.model.selector import Selector
 from kappamq.net.connection import Connection
 from kappamq.store.dispatch import Arrival
+from kappamq.store.plain_runs import QueueRun, RunBatch
 from kappamq.wire.command import Command
 from kappamq.wire.headers import PullRequest
 
@@ -61,6 +62,16 @@ class ParkedPulls:
                     self._release(parked)
                     self._rerun(parked)
 
+    def wake_run(self, batch: RunBatch) -> None:
+        """Run the pulls that a run of packed sends is for."""
+        if not self._count:
+            return
+        for queue in batch.queues:
+            for parked in list(self._by_queue.get((queue.topic, queue.queue_id), ())):
+                if queue.end > parked.pull.start and _brings_any(batch, queue, parked):
+                    self._release(parked)
+                    self._rerun(parked)
+
     def sweep(self, max_offset: Callable[[str, int], int], *, recheck: bool) -> None:
         """Run the pulls whose time is up and, with `recheck`, those whose queue has grown by whatever messages."""
         now = self._clock.monotonic()
@@ -103,6 +114,15 @@ class ParkedPulls:
             if not mine:
                 del self._by_connection[parked.connection]
         self._count -= 1
+
+
+def _brings_any(batch: RunBatch, queue: QueueRun, parked: ParkedPull) -> bool:
+    if parked.selector.is_everything:
+        return True
+    return any(
+        arrival.queue_offset >= parked.pull.start and _is_for(arrival, parked.selector)
+        for arrival in batch.arrivals_of(queue)
+    )
 
 
 def _is_for(arrival: Arrival, selector: Selector) -> bool:
