@@ -1,13 +1,12 @@
 """A Spark session on this machine, for jobs started from the command line, for examples and for tests."""
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kappamq.errors import ConfigError
+from kappamq.spark.java import ensure_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +31,7 @@ def local_session(name: str, *, master: str = "local[2]", settings: Mapping[str,
 
     Raises `ConfigError` when PySpark or Java is missing, and says what to install.
     """
-    check_java()
+    ensure_java()
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -49,14 +48,3 @@ def local_session(name: str, *, master: str = "local[2]", settings: Mapping[str,
 
     register(spark)
     return spark
-
-
-def check_java() -> None:
-    """Raise `ConfigError` unless there is a Java that Spark will find."""
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return
-    if shutil.which("java") is None:
-        raise ConfigError(
-            "Spark needs Java: install OpenJDK 17 or 21 (for example: apt install openjdk-17-jre-headless)"
-        )
