@@ -61,7 +61,7 @@ def test_value_topic_and_queue_columns(spark: SparkSession, read: Read, cluster:
         ("1 as x, 'a' as body", {"topic": "t"}, "column 'x' cannot be written"),
         ("'a' as keys", {"topic": "t"}, "exactly one of the columns body and value"),
         ("'a' as body", {}, "no topic is given"),
-        ("'a' as body", {"topic": "t", "transactional": "true"}, "not available yet"),
+        ("'a' as body, 1 as queueId", {"topic": "t", "transactional": "true"}, "cannot use the column queueId"),
         ("cast(null as string) as body", {"topic": "t"}, "has no body"),
         ("'a' as body, 77 as queueId", {"topic": "spark-seed"}, "has no queue 77"),
     ],
@@ -80,8 +80,15 @@ def test_a_topic_cannot_be_overwritten(spark: SparkSession, cluster: ClusterAddr
         writer.options(namesrvAddr=cluster.nameserver, topic=topic).mode("overwrite").save()
 
 
+@pytest.mark.parametrize("transactional", ["false", "true"])
 def test_a_replayed_batch_has_equal_ids(
-    spark: SparkSession, cluster: ClusterAddresses, read: Read, send: Send, topic: str, tmp_path: Path
+    spark: SparkSession,
+    cluster: ClusterAddresses,
+    read: Read,
+    send: Send,
+    topic: str,
+    tmp_path: Path,
+    transactional: str,
 ) -> None:
     send(100)
     options = {"namesrvAddr": cluster.nameserver, "subscribe": topic, "startingOffsets": "earliest"}
@@ -91,7 +98,8 @@ def test_a_replayed_batch_has_equal_ids(
         query = (
             frame.select("body", "keys")
             .writeStream.format("rocketmq")
-            .options(namesrvAddr=cluster.nameserver, topic=f"{topic}-copy", checkpointLocation=str(tmp_path / "c"))
+            .options(namesrvAddr=cluster.nameserver, topic=f"{topic}-copy", transactional=transactional)
+            .option("checkpointLocation", str(tmp_path / "c"))
             .trigger(availableNow=True)
             .start()
         )
@@ -106,3 +114,24 @@ def test_a_replayed_batch_has_equal_ids(
     twice = read(subscribe=f"{topic}-copy")
     assert twice.count() == 200
     assert numbers(twice.dropDuplicates(["messageId"])) == list(range(100))
+
+
+def test_a_transactional_write_shows_all_or_nothing(
+    spark: SparkSession, cluster: ClusterAddresses, read: Read, topic: str
+) -> None:
+    numbered = spark.range(40, numPartitions=2).select(F.to_json(F.struct(F.col("id").alias("n"))).alias("body"))
+    options = {
+        "namesrvAddr": cluster.nameserver,
+        "topic": topic,
+        "transactional": "true",
+        "group": "spark-transactions",
+    }
+    numbered.write.format("rocketmq").options(**options).mode("append").save()
+    assert numbers(read()) == list(range(40))
+    # The second partition fails at its last row, after the first one has sent everything.
+    broken = spark.range(40, 80, numPartitions=2).select(
+        F.when(F.col("id") < 79, F.to_json(F.struct(F.col("id").alias("n")))).alias("body")
+    )
+    with pytest.raises(PySparkException, match="has no body"):
+        broken.write.format("rocketmq").options(**options).mode("append").save()
+    assert numbers(read()) == list(range(40))

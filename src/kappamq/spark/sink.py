@@ -1,13 +1,14 @@
 """Writing data frames and streams to topics. A task ends when every message of it is acknowledged.
 
 A task that is run again sends again, with the same message ids: readers that must not see a row twice drop duplicates
-by `messageId`. Nothing is undone when a write is aborted, since consumers may have seen it.
+by `messageId`. Nothing is undone when a write is aborted, since consumers may have seen it; a transactional write shows
+them nothing before all of it is there.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -26,6 +27,7 @@ from kappamq.errors import KappaError, UsageError
 from kappamq.model.message import Message, Queue
 from kappamq.spark.brokers import patiently
 from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, rows_to_messages
+from kappamq.spark.halves import deliver, discard, send_halves
 from kappamq.spark.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class Sent(WriterCommitMessage):
 
     partition: int
     rows: int
+    halves: list[SendReceipt] = field(default_factory=list)
+    """Of a transactional write: what waits for the decision."""
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -66,10 +70,12 @@ class TopicWriter(DataSourceArrowWriter):
         return send_rows(iterator, RowIdentity(self.write_id, 0, partition), self.options)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: everything is acknowledged already."""
+        """Everything is acknowledged already; a transactional write is delivered now."""
+        deliver(_halves(messages), self.options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _log_abort(messages, "write", self.write_id)
+        discard(_halves(messages), self.options)
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):
@@ -89,19 +95,27 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             raise KappaError("Spark does not tell the query and batch of this task: use pyspark 4.2 or later")
         return send_rows(iterator, RowIdentity(query, int(batch), context.partitionId()), self.options)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
-        """Nothing: everything is acknowledged already."""
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - as Spark calls it.
+        """Everything is acknowledged already; a transactional batch is delivered now."""
+        deliver(_halves(messages), self.options)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name.
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - as Spark calls it.
+        """Also called after a commit that failed: what it delivered stays, and the repetition has the same ids."""
         _log_abort(messages, "batch", str(batchId))
+        discard(_halves(messages), self.options)
 
 
 def _check(options: WriteOptions, columns: Sequence[str], *, is_overwrite: bool) -> None:
     if is_overwrite:
         raise UsageError("a topic cannot be overwritten: use mode('append'), or outputMode('append') or ('update')")
-    if options.is_transactional:
-        raise UsageError("transactional=true is not available yet: leave it out and drop duplicates by messageId")
     check_columns(columns, topic=options.topic)
+    placed = [name for name in ("queueId", "shardingKey", "delayLevel", "deliverTime") if name in columns]
+    if options.is_transactional and placed:
+        raise UsageError(f"a transactional write cannot use the column {placed[0]}: drop it, or write without")
+
+
+def _halves(messages: Sequence[WriterCommitMessage | None]) -> list[SendReceipt]:
+    return [half for message in messages if isinstance(message, Sent) for half in message.halves]
 
 
 def _log_abort(messages: Sequence[WriterCommitMessage | None], what: str, name: str) -> None:
@@ -127,20 +141,28 @@ def send_rows(batches: "Iterator[pa.RecordBatch]", identity: RowIdentity, option
         lambda: Producer(options.name_servers, group=options.group, settings=settings),
         name="kappamq spark writer",
     )
-    rows = 0
+    sent = Sent(identity.partition, 0)
     opened = False
     try:
         for batch in batches:
             if not opened:
                 thread.open()
                 opened = True
-            outgoing = list(rows_to_messages(batch, identity, rows, topic=options.topic))
-            thread.call(lambda producer, rows=outgoing: _send_all(producer, rows, options))  # type: ignore[misc]
-            rows += batch.num_rows
+            outgoing = list(rows_to_messages(batch, identity, sent.rows, topic=options.topic))
+            sent.halves += thread.call(lambda producer, rows=outgoing: _send_rows(producer, rows, options))  # type: ignore[misc]
+            sent.rows += batch.num_rows
     finally:
         if opened:
             thread.close()
-    return Sent(identity.partition, rows)
+    return sent
+
+
+async def _send_rows(producer: Producer, rows: list[Outgoing], options: WriteOptions) -> list[SendReceipt]:
+    """Send rows; returns those that wait for a decision."""
+    if options.is_transactional:
+        return await send_halves(producer, [row.message for row in rows])
+    await _send_all(producer, rows, options)
+    return []
 
 
 async def _send_all(producer: Producer, rows: list[Outgoing], options: WriteOptions) -> None:
