@@ -12,6 +12,7 @@ import typer
 from kappamq import __version__
 from kappamq.cli import broker, cluster, consume, dlq, group, message, nameserver, send, store, topic, up
 from kappamq.errors import KappaError, UsageError
+from kappamq.spark.cli import pipeline_app
 
 FAILED: Final = 1
 MISUSED: Final = 2
@@ -41,6 +42,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(store.app, name="store")
+app.add_typer(pipeline_app, name="pipeline")
 
 
 def _print_version(wanted: bool) -> None:

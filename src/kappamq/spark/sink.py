@@ -99,7 +99,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
         """Everything is acknowledged already; a transactional batch is delivered now."""
         deliver(_halves(messages), self.options)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - as Spark calls it.
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as Spark calls it.
         """Also called after a commit that failed: what it delivered stays, and the repetition has the same ids."""
         _log_abort(messages, "batch", str(batchId))
         discard(_halves(messages), self.options)
