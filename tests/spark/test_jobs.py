@@ -9,9 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from kappamq.errors import UsageError
 from kappamq.spark.cli import pipeline_app
 from kappamq.spark.columns import DDL
-from kappamq.spark.jobs import archive, dead_letters, lag, replay, trace, verify
+from kappamq.spark.jobs import archive, dead_letters, lag, rebuild, replay, trace, verify
 from kappamq.testing import ClusterAddresses
 from tests.spark.reading import Read, Send, numbers
 from tests.unit.spark.store_builder import StoreBuilder
@@ -133,6 +134,32 @@ def test_verify_finds_damage(spark: SparkSession, tmp_path: Path) -> None:
     assert sum(row.records for row in rows) < 30
     assert [row.damagedAt for row in rows if row.damage] == [1024]
     assert [row.damage is None for row in rows] == [True, False] + [True] * (len(rows) - 2)
+
+
+def test_rebuild_makes_the_queues_that_the_broker_made(
+    spark: SparkSession, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
+) -> None:
+    send(200)
+    store = cluster.data / "broker-a"
+    assert rebuild.run(spark, store, output=tmp_path, file_bytes=600_000) >= 1
+    made = sorted((store / "consumequeue" / topic).glob("*/0*"))
+    assert made
+    for path in made:
+        again = tmp_path / "consumequeue" / path.relative_to(store / "consumequeue")
+        assert again.read_bytes() == path.read_bytes()
+    with pytest.raises(UsageError, match="exists already"):
+        rebuild.run(spark, store, output=tmp_path)
+
+
+def test_a_log_alone_becomes_a_table(spark: SparkSession, read: Read, tmp_path: Path) -> None:
+    builder = StoreBuilder(tmp_path / "store", segment_bytes=1024)
+    for number in range(30):
+        builder.append("orders", number % 2, json.dumps({"n": number}).encode())
+    root = builder.write(checkpoint_ms=None)
+    shutil.rmtree(root / "consumequeue")
+    assert rebuild.run(spark, root, output=root, file_bytes=100) == 30
+    frame = read(namesrvAddr=None, mode="files", storePath=str(root), subscribe="orders")
+    assert numbers(frame) == list(range(30))
 
 
 def test_command_line(spark: SparkSession, tmp_path: Path) -> None:

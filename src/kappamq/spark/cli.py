@@ -124,6 +124,19 @@ def verify(
         raise typer.Exit(1)
 
 
+@pipeline_app.command()
+def rebuild(
+    store: Annotated[Path, typer.Argument(help="Directory that holds commitlog.")],
+    output: Annotated[Path, typer.Argument(help="Directory for the new consumequeue.")],
+    master: Master = "local[*]",
+) -> None:
+    """Make consume queues from a commit log alone, so that it can be read with mode=files."""
+    from kappamq.spark.jobs import rebuild as job
+
+    count = job.run(_session("rebuild", master), store, output=output)
+    Console().print(f"{count} entries written to {output / 'consumequeue'}")
+
+
 def _session(name: str, master: str) -> "SparkSession":
     from kappamq.spark.sessions import local_session
 
