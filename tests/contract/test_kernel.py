@@ -139,4 +139,12 @@ FRAMES = st.lists(
 @given(FRAMES, st.integers(0, 60), st.sampled_from((0, 8, 40, 70, 1 << 20)))
 def test_split_frames(data: bytes, cut: int, frame_bytes_max: int) -> None:
     for buffer in (data, data[:-cut] if cut else data):
-        assert compiled.split_frames(buffer, frame_bytes_max) == reference.split_frames(buffer, frame_bytes_max)
+        for start in (0, cut):
+            wanted = reference.split_frames(buffer, frame_bytes_max, start)
+            assert compiled.split_frames(buffer, frame_bytes_max, start) == wanted
+
+
+def test_no_function_starts_before_its_buffer() -> None:
+    for kernel in (reference, compiled):
+        with pytest.raises(ValueError):
+            kernel.split_frames(b"", 100, -1)

@@ -89,7 +89,7 @@ def _scanned(frames: list[bytes]) -> tuple[bytes, bytes, bytes]:
     """Rows of all plain frames, each scanned alone, with their target numbers as in `_TARGETS`."""
     rows = texts = buffer = b""
     for data in frames:
-        _end, count, row, text, targets, _unknown = reference.scan_sends(data, 0, **LIMITS)
+        _end, count, _answers, row, text, targets, _unknown = reference.scan_sends(data, 0, **LIMITS)
         if count:
             values = list(reference.SEND_ROW.unpack(row))
             values[0] = _TARGETS.index(targets[0])
@@ -106,8 +106,8 @@ def test_a_plain_send_is_taken_whole() -> None:
     text = PLAIN.replace("\x01", "\\u0001").replace("\x02", "\\u0002")
     header = f'{{"code":310,"extFields":{{"a":"pg","b":"Orders","e":"3","g":"5","i":"{text}"}},"opaque":9}}'.encode()
     data = framed(0, header, b"body")
-    end, count, row, texts, targets, unknown = compiled.scan_sends(data, 0, **LIMITS)
-    assert (end, count, targets, unknown) == (len(data), 1, [(b"Orders", 3)], None)
+    end, count, answers, row, texts, targets, unknown = compiled.scan_sends(data, 0, **LIMITS)
+    assert (end, count, answers, targets, unknown) == (len(data), 1, 1, [(b"Orders", 3)], None)
     assert texts == PLAIN.encode() + STAMP
     values = reference.SEND_ROW.unpack(row)
     assert values[:3] == (0, 9, 0)
@@ -122,7 +122,7 @@ def test_an_unknown_topic_is_named() -> None:
     header = f'{{"code":310,"extFields":{{"a":"pg","b":"New","e":"3","g":"5","i":"{text}"}}}}'.encode()
     data = framed(0, header, b"body")
     for kernel in (reference, compiled):
-        assert kernel.scan_sends(data, 0, **LIMITS) == (0, 0, b"", b"", [], b"New")
+        assert kernel.scan_sends(data, 0, **LIMITS) == (0, 0, 0, b"", b"", [], b"New")
 
 
 def test_a_scan_has_a_limit_of_targets() -> None:

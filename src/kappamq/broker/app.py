@@ -11,6 +11,7 @@ from kappamq.broker.router import Router
 from kappamq.broker.settings import BrokerSettings, parse_delay_levels
 from kappamq.clock import Clock, SystemClock
 from kappamq.errors import ConfigError
+from kappamq.kernel import KERNEL
 from kappamq.net.server import Server
 from kappamq.store.store import Store
 from kappamq.wire.headers import RegisterBrokerRequest
@@ -82,7 +83,13 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             parts.build_pulls(tasks)
             router = Router(tasks=tasks)
-            server = Server(router, limits=self._settings.limits, on_lost=parts.lost, on_read=parts.appender.write)
+            server = Server(
+                router,
+                limits=self._settings.limits,
+                on_lost=parts.lost,
+                on_read=parts.appender.write,
+                on_frames=parts.lane if KERNEL == "compiled" else None,
+            )
             async with server:
                 port = await self._listen(server)
                 # No await from here to serve(): a client that is quick must not find an empty router.

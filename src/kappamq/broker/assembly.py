@@ -13,6 +13,7 @@ from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.config_store import ConfigFile
 from kappamq.broker.delays import Delays
 from kappamq.broker.deliveries import Progress, waiting_since
+from kappamq.broker.fast_lane import FastLane
 from kappamq.broker.groups import Groups
 from kappamq.broker.handlers.broker_admin import BrokerAdminHandlers
 from kappamq.broker.handlers.clients import ClientHandlers
@@ -87,6 +88,13 @@ class Assembly:
             on_arrivals=self._arrived,
             unacknowledged_max=settings.unacknowledged_max,
             flush_timeout_seconds=settings.flush_timeout_seconds,
+            on_run=lambda batch: self.pulls.parked.wake_run(batch),
+        )
+        self.lane = FastLane(
+            topics=self.topics,
+            appender=self.appender,
+            statistics=self.statistics,
+            segment_bytes=settings.store.segment_bytes,
         )
 
     # ── Tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -265,6 +273,7 @@ class Assembly:
             clock=self.clock,
             check_transactions=self.transactions.check_room,
         )
+        self.lane.use(self._send_rules)
         self.send_backs = SendBackHandlers(
             topics=self.topics,
             groups=self.groups,
@@ -360,7 +369,9 @@ class Assembly:
     def _settings_changed(self, before: BrokerSettings, after: BrokerSettings, port: int) -> None:
         """Hand settings that may change at run time to those who use them."""
         self.pulls.use(_pull_rules(after))
-        self.sends.use(replace(self._send_rules, permission=after.permission, trace_on=after.trace_on))
+        send_rules = replace(self._send_rules, permission=after.permission, trace_on=after.trace_on)
+        self.sends.use(send_rules)
+        self.lane.use(send_rules)
         self.send_backs.use(replace(self._send_back_rules, permission=after.permission))
         self.transactions.use(self._transaction_rules(after, port))
         self.clients.sql_filter = after.sql_filter

@@ -89,13 +89,13 @@ class Statistics:
         item.value += value
         item.times += times
 
-    def stored(self, topic: str, count: int, size: int) -> None:
-        """Messages were stored in a topic."""
+    def stored(self, topic: str, count: int, size: int, times: int = 1) -> None:
+        """Messages were stored in a topic, by that many requests."""
         self.put_count += count
         self.put_bytes += size
-        self.add("TOPIC_PUT_NUMS", topic, count)
-        self.add("TOPIC_PUT_SIZE", topic, size)
-        self.add("BROKER_PUT_NUMS", self._cluster, count)
+        self.add("TOPIC_PUT_NUMS", topic, count, times)
+        self.add("TOPIC_PUT_SIZE", topic, size, times)
+        self.add("BROKER_PUT_NUMS", self._cluster, count, times)
 
     def fetched(self, topic: str, group: str, count: int, size: int) -> None:
         """Messages were handed to a group."""

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 2
+INTERFACE = 3
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -271,13 +271,15 @@ def encode_record(
 # ── Frames ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def split_frames(bytes buffer not None, Py_ssize_t frame_bytes_max):
+def split_frames(bytes buffer not None, Py_ssize_t frame_bytes_max, Py_ssize_t start=0):
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
-    cdef Py_ssize_t at = 0
+    cdef Py_ssize_t at = start
     cdef Py_ssize_t length, header_bytes, end
     cdef uint32_t mark
     cdef list frames = []
+    if start < 0:
+        raise ValueError("the position lies outside of the buffer")
     while size - at >= 4:
         length = <int32_t>get32(data + at)
         fault = _length_fault(length, frame_bytes_max)
@@ -901,6 +903,7 @@ def scan_sends(
     cdef Target targets[TARGETS_MAX_C]
     cdef Py_ssize_t targets_count = 0
     cdef Py_ssize_t count = 0
+    cdef Py_ssize_t answers = 0
     cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes
     cdef uint32_t mark
     cdef Header header
@@ -982,10 +985,12 @@ def scan_sends(
             memcpy(rows.data + rows.size, &row, ROW_BYTES)
             rows.size += ROW_BYTES
             count += 1
+            answers += 0 if row.marks & ONE_WAY else 1
             at = end
         return (
             at,
             count,
+            answers,
             PyBytes_FromStringAndSize(<const char *>rows.data, rows.size) if rows.size else b"",
             PyBytes_FromStringAndSize(<const char *>texts.data, texts.size) if texts.size else b"",
             [

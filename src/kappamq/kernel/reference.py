@@ -23,7 +23,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 2
+INTERFACE = 3
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -147,14 +147,18 @@ def encode_record(
     return record + CRC_PROPERTY_NAME + f"{crc31(record):010d}"[::-1].encode() + b"\x02"
 
 
-def split_frames(buffer: bytes, frame_bytes_max: int) -> tuple[list[tuple[int, int, int, int]], int, str | None]:
-    """Find the whole frames at the start of `buffer`.
+def split_frames(
+    buffer: bytes, frame_bytes_max: int, start: int = 0
+) -> tuple[list[tuple[int, int, int, int]], int, str | None]:
+    """Find the whole frames from `start` on.
 
-    Returns `(header type, header start, body start, frame end)` for each, the number of bytes consumed, and what is
+    Returns `(header type, header start, body start, frame end)` for each, the position behind the last one, and what is
     wrong with the bytes that follow, if they can never become a frame.
     """
+    if start < 0:
+        raise ValueError("the position lies outside of the buffer")
     frames: list[tuple[int, int, int, int]] = []
-    at = 0
+    at = start
     size = len(buffer)
     while size - at >= 4:
         if size - at < 8:
@@ -263,18 +267,22 @@ def scan_sends(
     frame_bytes_max: int,
     body_bytes_max: int,
     text_bytes_max: int,
-) -> tuple[int, int, bytes, bytes, list[tuple[bytes, int]], bytes | None]:
+) -> tuple[int, int, int, bytes, bytes, list[tuple[bytes, int]], bytes | None]:
     """Take whole frames that hold plain sends from `at` on, until one is not.
 
     Plain is: a single message with an exact header, to an existing queue of one of `topics` (name → queues), whose
     properties name a unique id once and call for nothing but storing. The stored text is theirs and the `stamp`.
-    Returns the position behind the last frame taken, their number, their rows, the texts, the queues (which rows call
-    targets), and the topic of the next frame if that alone kept it from being taken: `topics` does not say.
+    Returns the position behind the last frame taken, their number, how many of them want an answer, their rows, the
+    texts, the queues (which rows call targets), and the topic of the next frame if that alone kept it from being taken:
+    `topics` does not say.
     """
+    if at < 0 or len(buffer) > 0x7FFFFFFF:
+        raise ValueError("the position lies outside of the buffer, or the buffer is too long")
     rows: list[bytes] = []
     texts = bytearray()
     targets: dict[tuple[bytes, int], int] = {}
     unknown: bytes | None = None
+    answers = 0
     while len(rows) < count_max and len(buffer) - at >= 8:
         length, mark = _FRAME.unpack_from(buffer, at)
         body_at = at + 8 + (mark & 0xFFFFFF)
@@ -324,8 +332,9 @@ def scan_sends(
                 send.born_at_ms,
             )
         )
+        answers += 0 if send.marks & ONE_WAY_MARK else 1
         at = end
-    return at, len(rows), b"".join(rows), bytes(texts), list(targets), unknown
+    return at, len(rows), answers, b"".join(rows), bytes(texts), list(targets), unknown
 
 
 def _send_of_json(header: bytes) -> _Send | None:

@@ -16,6 +16,7 @@ from kappamq.model.ids import pack_host
 from kappamq.wire.command import ONE_WAY_FLAG, Command
 from kappamq.wire.exchange import INFLIGHT_MAX, Exchange
 from kappamq.wire.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+from kappamq.wire.header_codec import decode_header
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,10 @@ class ConnectionLimits:
 RequestHandler = Callable[["Connection", Command], None]
 """Called for every request in order of arrival; answers now or later with `Connection.reply`, must not block."""
 
+FramesHandler = Callable[["Connection", bytes, int, int], int]
+"""Called with a buffer, a position and a number: takes up to that many requests from the position on, as long as it
+knows them, and returns where it stopped. What it takes it answers now or later, with `Connection.reply_frames`."""
+
 
 def _nothing() -> None:
     return None
@@ -54,13 +59,18 @@ class Connection(asyncio.Protocol):
         on_open: Callable[["Connection"], None] | None = None,
         on_lost: Callable[["Connection"], None] | None = None,
         on_read: Callable[[], None] = _nothing,
+        on_frames: FramesHandler | None = None,
     ) -> None:
-        """`on_read` runs after the requests of one read were handled: the place for work in bulk."""
+        """`on_read` runs after the requests of one read were handled: the place for work in bulk.
+
+        `on_frames` is offered the bytes of requests before anybody decodes them.
+        """
         self._limits = limits or ConnectionLimits()
         self._on_request = on_request
         self._on_open = on_open
         self._on_lost = on_lost
         self._on_read = on_read
+        self._on_frames = on_frames
         self._decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
         self._exchange: Exchange[asyncio.Future[Command]] = Exchange(inflight_max=self._limits.inflight_max)
         self._backlog: deque[Command] = deque()
@@ -151,20 +161,26 @@ class Connection(asyncio.Protocol):
             return
         self.last_active = self._loop.time()
         try:
+            if self._on_frames is not None and not self._backlog:
+                self._take_in_bulk(self._decoder.join(data), self._on_frames)
+                return
             commands = self._decoder.feed(data)
         except RemoteProtocolError as fault:
             hint = _hint(data)
             log.warning("peer broke the protocol: connection closed peer=%s fault=%s%s", self.peer, fault, hint)
             self.abort(f"broke the protocol: {fault}")
             return
-        if not self._decoder.buffered_bytes:
-            self.frame_since = None
-        elif commands or self.frame_since is None:
-            self.frame_since = self.last_active
+        self._note_progress(bool(commands))
         if self._backlog:
             self._backlog.extend(commands)
             return
         self._take(commands)
+
+    def _note_progress(self, has_frames: bool) -> None:
+        if not self._decoder.buffered_bytes:
+            self.frame_since = None
+        elif has_frames or self.frame_since is None:
+            self.frame_since = self.last_active
 
     def eof_received(self) -> bool:
         """The peer will send no more: answer what it has asked, then close."""
@@ -176,22 +192,64 @@ class Connection(asyncio.Protocol):
     def _take(self, commands: "list[Command] | deque[Command]") -> None:
         """Handle commands in order until the peer must wait; keep the rest."""
         for position, command in enumerate(commands):
-            if command.is_reply:
-                waiter = self._exchange.close(command.request_id)
-                if waiter is not None and not waiter.done():
-                    waiter.set_result(command)
-                continue
-            if self._must_wait():
+            if not command.is_reply and self._must_wait():
                 self._backlog = deque(list(commands)[position:])
                 break
-            if not command.is_one_way:
-                self._unanswered += 1
-            self._on_request(self, command)
+            self._handle(command)
             if self._is_closing:
                 break
+        self._finish_read()
+
+    def _take_in_bulk(self, buffer: bytes, on_frames: FramesHandler) -> None:
+        """The same for the frames of a buffer, each run of which is offered to `on_frames` first."""
+        taken = on_frames(self, buffer, 0, self._room) if buffer else 0
+        try:
+            frames = self._decoder.split(buffer, taken)
+            self._note_progress(taken > 0 or bool(frames))
+            for position, (header_type, header_at, body_at, end) in enumerate(frames):
+                if header_at < taken:
+                    continue
+                command = decode_header(header_type, buffer[header_at:body_at], buffer[body_at:end])
+                if not command.is_reply and self._must_wait():
+                    self._backlog = deque(
+                        decode_header(kind, buffer[start:middle], buffer[middle:stop])
+                        for kind, start, middle, stop in frames[position:]
+                    )
+                    break
+                self._handle(command)
+                if self._is_closing:
+                    break
+                taken = end
+                if position + 1 < len(frames):
+                    taken = on_frames(self, buffer, end, self._room)
+        finally:
+            self._finish_read()
+
+    def _handle(self, command: Command) -> None:
+        if command.is_reply:
+            waiter = self._exchange.close(command.request_id)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(command)
+            return
+        if not command.is_one_way:
+            self._unanswered += 1
+        self._on_request(self, command)
+
+    def _finish_read(self) -> None:
         self._on_read()
         self._flush()
         self._pace()
+
+    @property
+    def _room(self) -> int:
+        """How many more requests the peer may have open now."""
+        if self._is_write_paused or self._outgoing_bytes > self._limits.write_bytes_high:
+            return 0
+        return self._limits.unanswered_max - self._unanswered
+
+    @property
+    def frame_bytes_max(self) -> int:
+        return self._limits.frame_bytes_max
 
     def _must_wait(self) -> bool:
         return (
@@ -229,6 +287,15 @@ class Connection(asyncio.Protocol):
         """Answer with a frame that is encoded already."""
         self.settle()
         self._enqueue(frame)
+
+    def expect_replies(self, count: int) -> None:
+        """Count requests that were taken from their bytes as unanswered."""
+        self._unanswered += count
+
+    def reply_frames(self, frames: bytes, count: int) -> None:
+        """Answer that many requests with frames that are encoded already."""
+        self._unanswered = max(0, self._unanswered - count)
+        self._enqueue(frames)
 
     def settle(self) -> None:
         """Count one request of the peer as answered (or as one that gets no answer)."""

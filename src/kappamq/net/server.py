@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Final
 
 from kappamq.errors import ConfigError
-from kappamq.net.connection import Connection, ConnectionLimits, RequestHandler
+from kappamq.net.connection import Connection, ConnectionLimits, FramesHandler, RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +44,14 @@ class Server:
         on_open: Callable[[Connection], None] = _ignore,
         on_lost: Callable[[Connection], None] = _ignore,
         on_read: Callable[[], None] = lambda: None,
+        on_frames: FramesHandler | None = None,
     ) -> None:
         self._on_request = on_request
         self._limits = limits or ServerLimits()
         self._on_open = on_open
         self._on_lost = on_lost
         self._on_read = on_read
+        self._on_frames = on_frames
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -118,6 +120,7 @@ class Server:
             on_open=self._opened,
             on_lost=self._closed,
             on_read=self._on_read,
+            on_frames=self._on_frames,
         )
 
     def _opened(self, connection: Connection) -> None:

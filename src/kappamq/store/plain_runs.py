@@ -74,6 +74,11 @@ class RunBatch:
     def count(self) -> int:
         return self.run.count
 
+    def release(self) -> None:
+        """Let go of the bytes that are in the log now."""
+        self.run.buffer = b""
+        self.parts.clear()
+
     def forget(self, topic: str) -> None:
         """Its queues are gone: its records get no entries. Their keys stay, as do those of published records."""
         self.queues = [queue for queue in self.queues if queue.topic != topic]

@@ -257,7 +257,7 @@ class Store:
         return batch.appended
 
     def append_run(self, run: PlainRun) -> RunBatch:
-        """The same for packed sends; their places are in `run.places` then."""
+        """The same for packed sends; on return `run` has their places and no longer the bytes they came in."""
         if not self.is_writable:
             raise self._refusal()
         now_ms = self._clock.now_ms()
@@ -269,6 +269,7 @@ class Store:
         self._write(batch.parts, end=batch.end)
         for queue, following in batch.following.items():
             queue.next = following
+        batch.release()
         self._pending.append(batch)
         self._written_ms = now_ms
         return batch

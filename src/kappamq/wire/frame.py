@@ -46,25 +46,37 @@ class FrameDecoder:
         Raises `RemoteProtocolError` when the stream can never make sense again. The commands before the fault are
         lost then: the connection is to be closed.
         """
+        buffer = self.join(data)
+        frames = self.split(buffer)
+        return [
+            decode_header(header_type, buffer[header_at:body_at], buffer[body_at:end])
+            for header_type, header_at, body_at, end in frames
+        ]
+
+    def join(self, data: bytes) -> bytes:
+        """What came so far and is not taken yet, with `data`; nothing while a large frame is still on its way."""
         if self._wanted_bytes > 0 and len(data) < self._wanted_bytes:
             # A large frame arrives in many reads: joining at every one of them would copy it as often.
             self._pieces.append(data)
             self._pieces_bytes += len(data)
             self._wanted_bytes -= len(data)
-            return []
+            return b""
         if self._rest or self._pieces:
             data = b"".join((self._rest, *self._pieces, data))
             self._pieces.clear()
             self._pieces_bytes = 0
-        frames, consumed, fault = split_frames(data, self._frame_bytes_max)
-        commands = [
-            decode_header(header_type, data[header_at:body_at], data[body_at:end])
-            for header_type, header_at, body_at, end in frames
-        ]
+            self._rest = b""
+        return data
+
+    def split(self, buffer: bytes, start: int = 0) -> list[tuple[int, int, int, int]]:
+        """Header type, header start, body start and end of each whole frame of what `join` gave; keeps the rest."""
+        if not buffer:
+            return []
+        frames, consumed, fault = split_frames(buffer, self._frame_bytes_max, start)
         if fault is not None:
             raise RemoteProtocolError(fault)
-        self._rest = data[consumed:] if consumed else data
+        self._rest = buffer[consumed:] if consumed else buffer
         self._wanted_bytes = 0
         if len(self._rest) >= 4:
             self._wanted_bytes = int.from_bytes(self._rest[:4], "big") + 4 - len(self._rest)
-        return commands
+        return frames

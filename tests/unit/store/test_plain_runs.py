@@ -39,7 +39,7 @@ def frame(topic: str = "orders", queue_id: int = 0, *, body: bytes = b"body", te
 
 def run_of(frames: Sequence[bytes], *, born_host: bytes = HOST) -> PlainRun:
     buffer = b"".join(frames)
-    end, count, rows, texts, targets, unknown = scan_sends(
+    end, count, _answers, rows, texts, targets, unknown = scan_sends(
         buffer,
         0,
         topics=TOPICS,
@@ -94,9 +94,9 @@ FRAMES = st.lists(
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=40)
 @given(st.lists(FRAMES, min_size=1, max_size=4), st.booleans(), st.sampled_from((HOST, PEER_V6)))
 def test_both_ways_leave_the_same_bytes(reads: list[list[bytes]], append_crc: bool, born_host: bytes) -> None:
-    runs = [run_of(frames, born_host=born_host) for frames in reads]
     found = []
     for packed in (True, False):
+        runs = [run_of(frames, born_host=born_host) for frames in reads]
         with TemporaryDirectory() as directory:
             root = Path(directory)
             chosen = small_settings(append_crc=append_crc, visible="written", segment_bytes=4096, index_entries=20)

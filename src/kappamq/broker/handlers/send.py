@@ -66,6 +66,30 @@ class SendRules:
     placing: PlacingRules
     reject_transactions: bool
 
+    @property
+    def trace_text(self) -> str:
+        return "true" if self.trace_on else "false"
+
+    @property
+    def stamp(self) -> str:
+        """Properties that every stored message gets."""
+        return encode_properties({Name.REGION: self.region, Name.TRACE_ON: self.trace_text, Name.CLUSTER: self.cluster})
+
+    def reply_fields(
+        self, *, offset_ids: str, queue_id: str, queue_offset: str, unique_id: str | None
+    ) -> dict[str, str]:
+        """What a sender is told."""
+        fields = {
+            "msgId": offset_ids,
+            "queueId": queue_id,
+            "queueOffset": queue_offset,
+            "MSG_REGION": self.region,
+            "TRACE_ON": self.trace_text,
+        }
+        if unique_id is not None:
+            fields["transactionId"] = unique_id
+        return fields
+
 
 class SendHandlers:
     """Requests 10, 310 and 320."""
@@ -95,10 +119,7 @@ class SendHandlers:
     def use(self, rules: SendRules) -> None:
         """Follow these rules from now on."""
         self._rules = rules
-        self._trace_text = "true" if rules.trace_on else "false"
-        self._stamp = encode_properties(
-            {Name.REGION: rules.region, Name.TRACE_ON: self._trace_text, Name.CLUSTER: rules.cluster}
-        )
+        self._stamp = rules.stamp
 
     def table(self) -> Mapping[int, Handler]:
         return {
@@ -169,16 +190,12 @@ class SendHandlers:
 
     def _reply_fields(self, queue_id: int, unique_id: str | None, places: list[Appended]) -> dict[str, str]:
         host = self._rules.store_host
-        fields = {
-            "msgId": ",".join([offset_id(host, place.log_offset) for place in places]),
-            "queueId": str(queue_id),
-            "queueOffset": str(places[0].queue_offset),
-            "MSG_REGION": self._rules.region,
-            "TRACE_ON": self._trace_text,
-        }
-        if unique_id is not None:
-            fields["transactionId"] = unique_id
-        return fields
+        return self._rules.reply_fields(
+            offset_ids=",".join([offset_id(host, place.log_offset) for place in places]),
+            queue_id=str(queue_id),
+            queue_offset=str(places[0].queue_offset),
+            unique_id=unique_id,
+        )
 
     def _check_target(self, send: SendRequest | SendRequestV1) -> TopicConfig:
         """The topic of a send, which must exist (or be made) and be writable."""
@@ -244,7 +261,7 @@ class SendHandlers:
                 properties.pop(name, None)
             properties |= {
                 Name.REGION: self._rules.region,
-                Name.TRACE_ON: self._trace_text,
+                Name.TRACE_ON: self._rules.trace_text,
                 Name.CLUSTER: self._rules.cluster,
             }
             text = encode_properties(properties)

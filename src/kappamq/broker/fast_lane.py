@@ -1,0 +1,164 @@
+"""The fast lane: plain sends go from the bytes of one read to the log and back without an object for each.
+
+    on_frames ─▶ kernel.scan_sends ─▶ Appender.submit_run ─▶ Store.append_run ─▶ group commit ─▶ encode_send_replies
+
+The lane takes what `SendHandlers` would do the same with every time, and leaves everything else where it is, in order:
+messages with a delay, an instant or a transaction, batches, retries, topics that are new or not writable, and headers
+or properties that are unusual in any way. Only the compiled kernel makes it worth while.
+"""
+
+from typing import Final
+
+from kappamq.broker.appender import Appender
+from kappamq.broker.handlers.send import SendRules
+from kappamq.broker.router import answer_fault
+from kappamq.broker.statistics import Statistics
+from kappamq.broker.topics import Topics
+from kappamq.errors import KappaError
+from kappamq.kernel import encode_send_replies, scan_sends
+from kappamq.kernel.reference import BINARY_MARK, CRC_PROPERTY_BYTES, ONE_WAY_MARK, SEND_ROW
+from kappamq.model.config import Permission
+from kappamq.model.names import WRITE_PROTECTED_TOPICS, is_retry_topic
+from kappamq.model.properties import PROPERTIES_BYTES_MAX
+from kappamq.net.connection import Connection
+from kappamq.store.plain_runs import PlainRun, RunBatch
+from kappamq.wire.codes import RequestCode, ResponseCode
+from kappamq.wire.command import ONE_WAY_FLAG, Command, HeaderType
+from kappamq.wire.header_codec import encode_header
+
+TOPICS_KNOWN_MAX: Final = 10_000
+"""Names of topics that are remembered, with whether the lane may serve them."""
+RECORD_OVERHEAD_MAX: Final = 65_536
+"""What a record may take beyond its body."""
+
+
+class FastLane:
+    """Offered to each connection as `on_frames`. Takes nothing before `use`."""
+
+    def __init__(self, *, topics: Topics, appender: Appender, statistics: Statistics, segment_bytes: int) -> None:
+        self._topics = topics
+        self._appender = appender
+        self._statistics = statistics
+        self._segment_bytes = segment_bytes
+        self._known: dict[bytes, int] = {}
+        self._known_version = topics.version
+        self._rules: SendRules | None = None
+        self._stamp = b""
+        self._body_bytes_max = 0
+        self._replies: dict[int, _Replies] = {}
+
+    def use(self, rules: SendRules) -> None:
+        """Follow these rules from now on."""
+        self._rules = rules if rules.permission & Permission.WRITE else None
+        self._stamp = rules.stamp.encode()
+        # A record that does not fit a segment is for others to refuse.
+        self._body_bytes_max = min(rules.message_bytes_max, self._segment_bytes - RECORD_OVERHEAD_MAX)
+        self._replies = {
+            code: _Replies(rules, code) for code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+        }
+
+    def __call__(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
+        """Take plain sends from `at` on; returns where they end."""
+        rules = self._rules
+        if rules is None:
+            return at
+        if self._known_version is not self._topics.version or len(self._known) > TOPICS_KNOWN_MAX:
+            self._known.clear()
+            self._known_version = self._topics.version
+        while True:
+            room = min(count_max, self._appender.room)
+            if room <= 0:
+                return at
+            end, count, answers, rows, texts, targets, unknown = scan_sends(
+                buffer,
+                at,
+                topics=self._known,
+                stamp=self._stamp,
+                count_max=room,
+                frame_bytes_max=connection.frame_bytes_max,
+                body_bytes_max=self._body_bytes_max,
+                text_bytes_max=PROPERTIES_BYTES_MAX - 1 - CRC_PROPERTY_BYTES,
+            )
+            if count:
+                named = [(topic.decode(), queue_id) for topic, queue_id in targets]
+                run = PlainRun(buffer, rows, texts, named, count, connection.peer_host, rules.store_host)
+                connection.expect_replies(answers)
+                self._submit(connection, run)
+                count_max -= count
+            at = end
+            if unknown is not None:
+                self._known[unknown] = self._queues_of(unknown)
+            elif not count:
+                return at
+
+    def _queues_of(self, name: bytes) -> int:
+        """Number of queues of a topic that the lane may write; 0 for any other."""
+        topic = self._topics.find(name.decode("utf-8", "replace"))
+        if topic is None or topic.topic_name in WRITE_PROTECTED_TOPICS or is_retry_topic(topic.topic_name):
+            return 0
+        return topic.queue_count if topic.perm & Permission.WRITE else 0
+
+    def _submit(self, connection: Connection, run: PlainRun) -> None:
+        def done(outcome: RunBatch | KappaError, is_late: bool) -> None:
+            if isinstance(outcome, KappaError):
+                self._refuse(connection, run, outcome)
+                return
+            for queue in outcome.queues:
+                count = queue.count
+                self._statistics.stored(queue.topic, count, queue.record_bytes, times=count)
+            replies = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
+            frames, count = encode_send_replies(
+                run.rows,
+                run.places,
+                run.texts,
+                [queue_id for _topic, queue_id in run.targets],
+                host=run.store_host,
+                json=replies.json,
+                binary=replies.binary,
+            )
+            if count:
+                connection.reply_frames(frames, count)
+
+        self._appender.submit_run(run, done)
+
+    def _refuse(self, connection: Connection, run: PlainRun, fault: KappaError) -> None:
+        """Tell each sender what went wrong, as if it had come alone."""
+        self._statistics.put_failed += run.count
+        for row in SEND_ROW.iter_unpack(run.rows):
+            request = Command(
+                code=RequestCode.SEND_MESSAGE_V2,
+                request_id=row[1],
+                flag=ONE_WAY_FLAG if row[2] & ONE_WAY_MARK else 0,
+                header_type=HeaderType.BINARY if row[2] & BINARY_MARK else HeaderType.JSON,
+            )
+            answer_fault(connection, request, fault)
+
+
+class _Replies:
+    """What stands around the values of a reply, in both header encodings: cut out of a reply with marks as values."""
+
+    def __init__(self, rules: SendRules, code: ResponseCode) -> None:
+        marks = [chr(0xE000 + number) for number in range(4)]
+        fields = rules.reply_fields(offset_ids=marks[0], queue_id=marks[1], queue_offset=marks[2], unique_id=marks[3])
+        texts = [mark.encode() for mark in marks]
+        json = encode_header(Command(0, _MARK_ID, header_type=HeaderType.JSON).reply(code, fields=fields))
+        before, after = json.rsplit(str(_MARK_ID).encode(), 1)
+        a, b, c, d, e = _cut(before, texts)
+        self.json = (a, b, c, d, e, after)
+        binary = encode_header(Command(0, _MARK_ID, header_type=HeaderType.BINARY).reply(code, fields=fields))
+        # Code, language and version; request id; flag and an empty remark; length of the fields; the fields.
+        a, b, c, d, e = _cut(binary[21:], [len(text).to_bytes(4, "big") + text for text in texts])
+        self.binary = (binary[:5], binary[9:17], a, b, c, d, e)
+
+
+_MARK_ID: Final = 2_147_483_647
+
+
+def _cut(text: bytes, marks: list[bytes]) -> list[bytes]:
+    """Pieces of a text between marks that it holds once each, in order."""
+    pieces = []
+    for mark in marks:
+        piece, found, text = text.partition(mark)
+        assert found, "a reply does not name all of its values"
+        pieces.append(piece)
+    return [*pieces, text]

@@ -1,0 +1,288 @@
+"""The fast lane and the ordinary path leave the same bytes on disk and give the same answers, whatever comes in."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kappamq.broker.appender import Appender
+from kappamq.broker.fast_lane import FastLane
+from kappamq.broker.groups import Groups
+from kappamq.broker.handlers.send import SendHandlers, SendRules
+from kappamq.broker.locks import QueueLocks
+from kappamq.broker.placing import PlacingRules
+from kappamq.broker.router import Router
+from kappamq.broker.statistics import Statistics
+from kappamq.broker.topics import BuiltInTopics, Topics
+from kappamq.clock import ManualClock
+from kappamq.model.config import Permission
+from kappamq.model.ids import pack_host
+from kappamq.net.connection import Connection, ConnectionLimits
+from kappamq.store.check import check_store
+from kappamq.store.store import Store
+from kappamq.wire.command import Command
+from kappamq.wire.frame import FrameDecoder, encode_frame
+from kappamq.wire.headers import SendRequest
+from tests.contract.kernel_traffic import reads, sends
+from tests.faults.records import small_settings
+
+PLAIN = "UNIQ_KEY\x01ID{}\x02TAGS\x01a\x02"
+
+
+class Peer(asyncio.Transport):
+    """The other end of a connection: keeps what it is sent."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5)})
+        self.received = b""
+        self.is_gone = False
+
+    def write(self, data: Any) -> None:
+        self.received += data
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return None
+
+    def pause_reading(self) -> None:
+        return None
+
+    def resume_reading(self) -> None:
+        return None
+
+    def close(self) -> None:
+        self.is_gone = True
+
+    def abort(self) -> None:
+        self.is_gone = True
+
+
+class Desk:
+    """The sending half of a broker over a real store, with or without the fast lane."""
+
+    def __init__(
+        self, root: Path, tasks: asyncio.TaskGroup, *, has_lane: bool, unanswered_max: int = 8192, room: int = 100_000
+    ) -> None:
+        clock = ManualClock()
+        self.root = root
+        self.settings = small_settings(visible="written", segment_bytes=1 << 17, message_bytes_max=50)
+        self.store = Store.open(root, self.settings, clock=clock)
+        built_in = BuiltInTopics(cluster="c", broker="b", template_queues=4, auto_create=True, delay_levels=18)
+        self.topics = Topics(built_in, clock=clock, on_change=lambda: None)
+        self.topics.load(None, [])
+        for name, queues in (("Orders", 4), ("T", 1)):
+            self.topics.for_send(name, template="TBW102", queues=queues)
+        self.topics.ensure("Closed", 4, Permission.READ)
+        self.statistics = Statistics(clock=clock, cluster="c")
+        self.appender = Appender(
+            self.store,
+            clock=clock,
+            durable=False,
+            on_arrivals=lambda _: None,
+            unacknowledged_max=room,
+            flush_timeout_seconds=5,
+        )
+        self.rules = SendRules(
+            store_host=pack_host("127.0.0.1", 10911),
+            broker="b",
+            cluster="DefaultCluster",
+            region="DefaultRegion",
+            trace_on=True,
+            message_bytes_max=50,
+            permission=6,
+            placing=PlacingRules(delay_levels=18, timer_enabled=True, timer_max_delay_seconds=3600),
+            reject_transactions=False,
+        )
+        handlers = SendHandlers(
+            topics=self.topics,
+            groups=Groups(auto_create=True, clock=clock, on_change=lambda: None),
+            locks=QueueLocks(clock=clock, lease_seconds=60),
+            appender=self.appender,
+            statistics=self.statistics,
+            rules=self.rules,
+            clock=clock,
+            check_transactions=lambda: None,
+        )
+        self.lane = FastLane(
+            topics=self.topics,
+            appender=self.appender,
+            statistics=self.statistics,
+            segment_bytes=self.settings.segment_bytes,
+        )
+        self.lane.use(self.rules)
+        router = Router(tasks=tasks)
+        router.serve(handlers.table())
+        self.peer = Peer()
+        self.bulk = 0
+        self.connection = Connection(
+            router,
+            limits=ConnectionLimits(unanswered_max=unanswered_max),
+            on_read=self.appender.write,
+            on_frames=self._on_frames if has_lane else None,
+        )
+        self.connection.connection_made(self.peer)
+
+    def _on_frames(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
+        end = self.lane(connection, buffer, at, count_max)
+        self.bulk += end > at
+        return end
+
+    async def receive(self, data: bytes) -> None:
+        self.connection.data_received(data)
+        for _ in range(20):  # A backlog goes on in later turns of the loop.
+            await asyncio.sleep(0)
+
+    def close(self) -> tuple[dict[str, bytes], bytes, bool, tuple[int, int, int], Any]:
+        """Everything that can be seen from outside."""
+        self.store.close()
+        assert not check_store(self.root, self.settings).violations
+        contents = {
+            str(path.relative_to(self.root)): path.read_bytes()
+            for folder in ("commitlog", "consumequeue", "index")
+            for path in sorted((self.root / folder).rglob("*"))
+            if path.is_file()
+        }
+        counted = self.statistics
+        return (
+            contents,
+            self.peer.received,
+            self.peer.is_gone,
+            (counted.put_count, counted.put_bytes, counted.put_failed),
+            {key: (item.value, item.times) for key, item in counted._items.items()},
+        )
+
+
+async def outcome(data: list[bytes], *, has_lane: bool, **limits: int) -> Any:
+    random.seed(7)  # Queues and ids that the broker chooses.
+    with TemporaryDirectory() as directory:
+        async with asyncio.TaskGroup() as tasks:
+            desk = Desk(Path(directory), tasks, has_lane=has_lane, **limits)
+            for read in data:
+                await desk.receive(read)
+            return desk.close()
+
+
+relaxed = settings(
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None, max_examples=60
+)
+
+
+@relaxed
+@given(st.lists(st.lists(sends(), max_size=6).map(b"".join), max_size=4), st.sampled_from((8192, 3)))
+def test_same_bytes_and_answers(data: list[bytes], unanswered_max: int) -> None:
+    taken = asyncio.run(outcome(data, has_lane=True, unanswered_max=unanswered_max))
+    assert taken == asyncio.run(outcome(data, has_lane=False, unanswered_max=unanswered_max))
+
+
+@relaxed
+@given(st.lists(sends(), min_size=1, max_size=6).map(b"".join), st.lists(st.integers(0, 2000), max_size=5))
+def test_same_however_the_stream_is_cut(data: bytes, cuts: list[int]) -> None:
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    pieces = [data[start:end] for start, end in pairwise(edges)]
+    assert asyncio.run(outcome(pieces, has_lane=True)) == asyncio.run(outcome(pieces, has_lane=False))
+
+
+@relaxed
+@given(reads())
+def test_broken_bytes_end_the_connection_in_both(data: bytes) -> None:
+    lane = asyncio.run(outcome([data], has_lane=True))
+    ordinary = asyncio.run(outcome([data], has_lane=False))
+    assert lane[2] == ordinary[2]
+    if not lane[2]:
+        # Of a read that breaks the protocol the lane may have stored what came before the fault.
+        assert lane == ordinary
+
+
+def frame(number: int, *, text: str = PLAIN, queue_id: int = 0, **named: Any) -> bytes:
+    request = SendRequest(
+        producer_group="pg", topic="Orders", queue_id=queue_id, born_at_ms=5, properties=text.format(number)
+    )
+    command = request.command(body=b"body", one_way=named.get("one_way", False))
+    command.request_id = number
+    return encode_frame(command)
+
+
+def answers(desk: Desk) -> list[Command]:
+    return FrameDecoder().feed(desk.peer.received)
+
+
+def run(play: Callable[[Desk], Awaitable[None]], root: Path, **limits: int) -> None:
+    """Play a scene at a desk that has the lane."""
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            desk = Desk(root, tasks, has_lane=True, **limits)
+            await play(desk)
+            desk.close()
+
+    asyncio.run(main())
+
+
+def test_order_of_arrival_holds_between_both_paths(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        unusual = PLAIN + "CLUSTER\x01x\x02"
+        await desk.receive(b"".join([frame(n, text=PLAIN if n % 3 else unusual) for n in range(12)]))
+        assert desk.bulk == 4
+        assert [reply.request_id for reply in answers(desk)] == list(range(12))
+        assert [reply.fields["queueOffset"] for reply in answers(desk)] == [str(n) for n in range(12)]
+
+    run(play, tmp_path)
+
+
+def test_a_busy_broker_refuses_what_is_over_its_limit(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        await desk.receive(b"".join([frame(n) for n in range(8)]))
+        codes = {reply.request_id: reply.code for reply in answers(desk)}
+        assert [codes[n] for n in range(8)] == [0] * 5 + [2] * 3
+        await desk.receive(frame(9))
+        assert answers(desk)[-1].code == 0
+
+    run(play, tmp_path, room=5)
+
+
+def test_a_store_that_refuses_is_told_to_each_sender(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        desk.store._is_disk_full = True
+        await desk.receive(frame(1) + frame(2, one_way=True) + frame(3))
+        assert [(reply.request_id, reply.code != 0) for reply in answers(desk)] == [(1, True), (3, True)]
+        assert desk.statistics.put_failed == 3
+        assert desk.appender.unacknowledged == 0
+        desk.store._is_disk_full = False
+        await desk.receive(frame(4))
+        assert answers(desk)[-1].fields["queueOffset"] == "0"
+
+    run(play, tmp_path)
+
+
+def test_a_topic_that_is_closed_or_gone_leaves_the_lane(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        await desk.receive(frame(1))
+        assert desk.bulk == 1
+        desk.topics.remove("Orders")
+        desk.topics.ensure("Orders", 1, Permission.READ)
+        await desk.receive(frame(2))
+        assert (desk.bulk, answers(desk)[-1].code) == (1, 16)
+
+    run(play, tmp_path)
+
+
+def test_a_lane_without_rules_takes_nothing(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        lane = FastLane(topics=desk.topics, appender=desk.appender, statistics=desk.statistics, segment_bytes=1 << 30)
+        assert lane(desk.connection, frame(1), 0, 100) == 0
+
+    run(play, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("ERROR")
