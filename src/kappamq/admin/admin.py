@@ -9,6 +9,7 @@ from kappamq.admin.groups import Groups
 from kappamq.admin.messages import Messages
 from kappamq.admin.reach import Reach
 from kappamq.admin.topics import Topics
+from kappamq.admin.traces import Traces
 from kappamq.client.aio.cluster import Cluster
 
 
@@ -27,6 +28,7 @@ class Admin:
         self.topics = Topics(reach)
         self.groups = Groups(reach)
         self.messages = Messages(reach)
+        self.traces = Traces(reach)
         self.dead_letters = DeadLetters(reach, self.groups)
         self.brokers = Brokers(reach)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from kappamq import __version__
-from kappamq.cli import broker, cluster, consume, dlq, group, message, nameserver, send, store, topic, up
+from kappamq.cli import broker, cluster, consume, dlq, group, message, nameserver, send, store, topic, trace, up
 from kappamq.errors import KappaError, UsageError
 from kappamq.spark.cli import pipeline_app
 
@@ -37,6 +37,7 @@ app.command("broker")(broker.broker)
 app.command("send")(send.send)
 app.command("consume")(consume.consume)
 app.command("cluster")(cluster.cluster)
+app.command("trace")(trace.trace)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")

@@ -11,6 +11,7 @@ from kappamq.client.core.process_queue import CacheLimits
 from kappamq.client.core.starting import StartFrom
 from kappamq.errors import ConfigError
 from kappamq.model.message import BODY_BYTES_MAX
+from kappamq.model.names import TRACE_TOPIC
 from kappamq.model.subscription import MessageModel
 
 Duration: TypeAlias = timedelta | float | int
@@ -95,6 +96,9 @@ class ProducerSettings:
     probe_timeout_ms: int = 200
     transaction_checks_max: int = 2_000
     """Questions about undecided transactions that wait for their answer."""
+    trace: bool = False
+    """Whether every send leaves a record in the trace topic: see `kappamq trace`."""
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         _check_positive(self, "send_timeout_ms", "attempts_max", "body_bytes_max", "new_topic_queues", "inflight_max")
@@ -122,6 +126,9 @@ class ConsumerSettings:
     commit_interval_ms: int = 5_000
     offsets_directory: Path | None = None
     """Where broadcasting consumers keep their progress; by default `.rocketmq_offsets` in the home directory."""
+    trace: bool = False
+    """Whether every delivery leaves records in the trace topic: see `kappamq trace`."""
+    trace_topic: str = TRACE_TOPIC
 
     def __post_init__(self) -> None:
         _check_positive(self, "suspend_ms", "retry_pull_ms", "balance_interval_ms", "commit_interval_ms")

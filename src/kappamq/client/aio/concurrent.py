@@ -9,7 +9,9 @@ from kappamq.client.aio.assignment import Assignment
 from kappamq.client.aio.calling import Raised, call_user
 from kappamq.client.aio.offset_store import OffsetStore
 from kappamq.client.aio.send_back import FIRST_DELAY_LEVEL, SendBack
+from kappamq.client.aio.tracing import Tracer
 from kappamq.client.core.handling import Handler, RetryLater, Verdict, chunks_of, judge_error, judge_return
+from kappamq.client.core.tracing import Outcome
 from kappamq.client.settings import PushSettings
 from kappamq.clock import Clock
 from kappamq.model.message import StoredMessage
@@ -34,6 +36,7 @@ class ConcurrentHandling:
         handler_of: Callable[[str], Handler | None],
         clock: Clock,
         threads: Executor,
+        tracer: Tracer | None = None,
     ) -> None:
         """Without `send_back` (broadcasting) failed messages are logged and lost."""
         self._settings = settings
@@ -42,6 +45,7 @@ class ConcurrentHandling:
         self._handler_of = handler_of
         self._clock = clock
         self._threads = threads
+        self._tracer = tracer
         self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
         self._busy = 0
         self._idle = asyncio.Event()
@@ -85,7 +89,7 @@ class ConcurrentHandling:
     async def _consume(self, assignment: Assignment, handler: Handler | None, chunk: list[StoredMessage]) -> None:
         cached = assignment.cached
         cached.mark_started(chunk, now_ms=self._clock.now_ms())
-        verdict = await run_handler(handler, chunk, self._threads)
+        verdict = await run_handler(handler, chunk, self._threads, tracer=self._tracer)
         if cached.is_dropped:
             return  # Somebody else has the queue and these messages now.
         failed = [message for message in verdict.failed if cached.contains(message)]
@@ -148,11 +152,24 @@ class ConcurrentHandling:
                 self._finish(assignment, [message])
 
 
-async def run_handler(handler: Handler | None, chunk: list[StoredMessage], threads: Executor) -> Verdict:
+async def run_handler(
+    handler: Handler | None, chunk: list[StoredMessage], threads: Executor, *, tracer: Tracer | None = None
+) -> Verdict:
     """Let the handler have the messages and judge the outcome."""
     if handler is None:
         log.error("no handler for topic %s: message will come again", chunk[0].topic)
         return Verdict([], chunk)
+    if tracer is None:
+        return await _run_untraced(handler, chunk, threads)
+    begun = tracer.begin_handling(chunk)
+    verdict = await _run_untraced(handler, chunk, threads)
+    failed = {message.message_id for message in verdict.failed}
+    failed_as = Outcome.RAISED if verdict.is_error else Outcome.FAILED
+    tracer.end_handling(begun, lambda message_id: failed_as if message_id in failed else Outcome.SUCCESS)
+    return verdict
+
+
+async def _run_untraced(handler: Handler, chunk: list[StoredMessage], threads: Executor) -> Verdict:
     outcome = await call_user(handler.function, handler.argument(chunk), threads=threads)
     if not isinstance(outcome, Raised):
         return judge_return(chunk, outcome if handler.takes_list else None)

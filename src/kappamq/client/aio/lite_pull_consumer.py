@@ -12,9 +12,11 @@ from typing import Any, Final
 from kappamq.client.aio.balancer import Balancer, start_offset
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
+from kappamq.client.aio.producer import RunningTracer, open_tracer
 from kappamq.client.aio.queue_reader import Batch, QueueReader
 from kappamq.client.aio.running_info import RunningQueue, running_info
 from kappamq.client.aio.subscribing import Subscriptions
+from kappamq.client.core.tracing import Outcome
 from kappamq.client.settings import (
     ClusterSettings,
     ConsumerSettings,
@@ -101,6 +103,7 @@ class LitePullConsumer:
         self._current: Batch | None = None
         self._current_at = 0
         self._holding: QueueReader | None = None
+        self._tracing: RunningTracer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_open = False
 
@@ -135,6 +138,9 @@ class LitePullConsumer:
             else RemoteOffsets(self.cluster, self._group)
         )
         await self._store.load()
+        if self._settings.trace:
+            topic = self._settings.trace_topic
+            self._tracing = await open_tracer(self.cluster, self._group, role="CONSUME", topic=topic)
         for topic, expression in self._wanted.items():
             self._subscriptions.add(topic, expression)
         for topic in {*self._subscriptions.topics(), *(queue.topic for queue in self._assigned)}:
@@ -172,6 +178,8 @@ class LitePullConsumer:
                 await self._store.persist(self._readers)
                 self._readers.clear()
                 self._reading.clear()
+            if self._tracing is not None:
+                await self._tracing.close()
             self.cluster.routes.forget_listener(self._on_route)
             await self.cluster.leave_consumer(self)
         finally:
@@ -270,6 +278,10 @@ class LitePullConsumer:
             self._batches.appendleft(rest)
         self._cached -= len(batch.messages)
         batch.reader.taken(len(batch.messages), batch.size)
+        if self._tracing is not None:
+            # RocketMQ: what a pull consumer hands out counts as handled at once; nobody tells how it went.
+            tracer = self._tracing.tracer
+            tracer.end_handling(tracer.begin_handling(batch.messages), lambda _: Outcome.SUCCESS)
         return batch
 
     def _deliver(self, batch: Batch) -> None:

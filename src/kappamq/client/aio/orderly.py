@@ -11,6 +11,7 @@ from kappamq.client.aio.concurrent import run_handler
 from kappamq.client.aio.offset_store import OffsetStore
 from kappamq.client.aio.send_back import SendBack
 from kappamq.client.aio.tasks import OwnedTasks
+from kappamq.client.aio.tracing import Tracer
 from kappamq.client.core.handling import Handler, Verdict
 from kappamq.client.settings import PushSettings
 from kappamq.clock import Clock
@@ -41,6 +42,7 @@ class OrderlyHandling:
         threads: Executor,
         tasks: OwnedTasks,
         needs_lock: bool,
+        tracer: Tracer | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
@@ -50,6 +52,7 @@ class OrderlyHandling:
         self._threads = threads
         self._tasks = tasks
         self._needs_lock = needs_lock
+        self._tracer = tracer
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._running: set[Assignment] = set()
         self._is_closing = False
@@ -98,7 +101,7 @@ class OrderlyHandling:
             handler, chunk = self._take(assignment, now_ms)
             if not chunk:
                 return None
-            verdict = await run_handler(handler, chunk, self._threads)
+            verdict = await run_handler(handler, chunk, self._threads, tracer=self._tracer)
             if self._may_handle(assignment):
                 pause_ms = await self._conclude(assignment, verdict)
                 assignment.room.set()

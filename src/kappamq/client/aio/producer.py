@@ -15,6 +15,7 @@ from kappamq.client.aio.calling import Raised, call_user
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.publishing import Publishers, QueueSelector, choose_queue
 from kappamq.client.aio.request_reply import PendingReplies, reply_message, reply_properties, request_properties
+from kappamq.client.aio.tracing import SEND_TIMEOUT_MS, Tracer, inner_group
 from kappamq.client.aio.transactions import (
     Action,
     Checker,
@@ -29,6 +30,7 @@ from kappamq.client.core.batching import split_batches
 from kappamq.client.core.preparing import Prepared, check_message, delay_properties, prepare, prepare_batch
 from kappamq.client.core.receipts import SendReceipt, receipt_of, split_receipt
 from kappamq.client.core.retrying import BACKGROUND_SEND, SendAttempts, SendPolicy
+from kappamq.client.core.tracing import REGION, Decided, MessageKind, is_traced, published
 from kappamq.client.settings import (
     ClusterSettings,
     Duration,
@@ -100,6 +102,7 @@ class Producer:
         self._stack = AsyncExitStack()
         self._is_open = False
         self._probing: asyncio.Task[None]
+        self._tracing: RunningTracer | None = None
         self._templates: dict[str, dict[str, str]] = {}
         self._inflight = 0
         self._waiting_for_room: list[tuple[int, asyncio.Future[None]]] = []
@@ -139,6 +142,8 @@ class Producer:
             await self._stack.enter_async_context(self.cluster)
         try:
             await self.cluster.join_producer(self._member)
+            if self._settings.trace:
+                await self._open_tracer()
         except BaseException:
             await self._stack.aclose()
             raise
@@ -151,12 +156,19 @@ class Producer:
             return
         try:
             await self.flush()
+            if self._tracing is not None:
+                await self._tracing.close()
             self._is_open = False
             self._probing.cancel()
             await self.cluster.leave_producer(self._member)
         finally:
             self._is_open = False
             await self._stack.aclose()
+
+    async def _open_tracer(self) -> None:
+        topic = self._settings.trace_topic
+        self._tracing = await open_tracer(self.cluster, self._group, role="PRODUCE", topic=topic)
+        self._checks.on_decided = self._trace_check
 
     @property
     def group(self) -> str:
@@ -339,7 +351,7 @@ class Producer:
         if receipt.is_ok:
             outcome = await call_user(action, message)
         decision = decision_of(outcome, receipt.message_id)
-        await self._decide(receipt, decision)
+        await self._decide(receipt, decision, message)
         if isinstance(outcome, Raised):
             raise outcome.error
         return TransactionReceipt(receipt, decision)
@@ -369,16 +381,16 @@ class Producer:
         """First half of `transaction`: store the message out of sight."""
         receipt = await self._send_half(message, timeout)
         if not receipt.is_ok:
-            await self._decide(receipt, Decision.ROLLBACK)
+            await self._decide(receipt, Decision.ROLLBACK, message)
             raise ServiceUnavailable(
                 f"message {receipt.message_id} was stored, but {receipt.status.name}: its transaction is rolled back, "
                 "begin it again"
             )
-        return Transaction(receipt)
+        return Transaction(receipt, message)
 
     async def end_transaction(self, transaction: Transaction, error: BaseException | None) -> None:
         """Second half of `transaction`: decide by what the local work raised."""
-        await self._decide(transaction.receipt, transaction.decision_after(error))
+        await self._decide(transaction.receipt, transaction.decision_after(error), transaction.message)
 
     async def _send_half(self, message: Message, timeout: Duration | None) -> SendReceipt:
         if Name.DELAY in message.properties:
@@ -387,12 +399,25 @@ class Producer:
         prepared = await self._prepare(message, extra)
         return await self.send_prepared(prepared, message, timeout_ms=self._timeout_ms(timeout))
 
-    async def _decide(self, receipt: SendReceipt, decision: Decision) -> None:
+    async def _decide(self, receipt: SendReceipt, decision: Decision, message: Message) -> None:
         try:
             address = await self.cluster.master_of(receipt.queue)
             await self.cluster.dialer.send(address, end_request(self._group, receipt, decision).command())
         except TransportError as fault:
             log.warning("transaction not ended: the broker will ask message_id=%s fault=%s", receipt.message_id, fault)
+            return
+        if self._tracing is not None and receipt.is_traced:
+            self._trace_decision(
+                decision,
+                topic=message.topic,
+                message_id=receipt.message_id,
+                region=receipt.region or REGION,
+                tags=message.tags,
+                keys=message.keys_text or None,
+                store_host=address,
+                transaction_id=receipt.transaction_id or receipt.message_id,
+                is_from_check=False,
+            )
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -467,6 +492,8 @@ class Producer:
                     return degraded
                 raise attempts.failure(error, clock.now_ms()) from error
             self._publishers.record(target.broker, clock.now_ms() - started_at_ms, None)
+            if self._tracing is not None:
+                self._trace(prepared, receipt, cost_ms=clock.now_ms() - started_at_ms)
             if receipt.is_ok or not attempts.again_after_degraded(clock.now_ms()):
                 return receipt
             degraded = receipt
@@ -538,6 +565,8 @@ class Producer:
             error = fault
         elapsed_ms = round((asyncio.get_running_loop().time() - started) * 1000)
         self._publishers.record(queue.broker, elapsed_ms, error, in_background=True)
+        if self._tracing is not None and receipt is not None:
+            self._trace(prepared, receipt, cost_ms=elapsed_ms)
         if error is not None and again is not None and self._background_policy.retries(error):
             left_ms = timeout_ms - elapsed_ms
             if left_ms > 0 and self.cluster.is_open:
@@ -603,6 +632,65 @@ class Producer:
                 waiter.set_result(None)
         self._waiting_for_room = still
 
+    # ── Traces ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _trace(self, prepared: Prepared, receipt: SendReceipt, *, cost_ms: int) -> None:
+        assert self._tracing is not None
+        records = published(
+            prepared,
+            receipt,
+            group=self._group,
+            store_host=self.cluster.routes.addresses.master_of(receipt.queue.broker) or "",
+            started_at_ms=self.cluster.clock.now_ms() - cost_ms,
+            cost_ms=cost_ms,
+        )
+        self._tracing.tracer.add(prepared.topic, records)
+
+    def _trace_check(self, message: StoredMessage, decision: Decision, store_host: str) -> None:
+        """A broker asked about a transaction, and the checker has answered."""
+        if is_traced(message):
+            self._trace_decision(
+                decision,
+                topic=message.topic,
+                message_id=message.message_id,
+                region=message.properties.get(Name.REGION, REGION),
+                tags=message.tags,
+                keys=message.properties.get(Name.KEYS),
+                store_host=store_host,
+                transaction_id=message.message_id,
+                is_from_check=True,
+            )
+
+    def _trace_decision(
+        self,
+        decision: Decision,
+        *,
+        topic: str,
+        message_id: str,
+        region: str,
+        tags: str | None,
+        keys: str | None,
+        store_host: str,
+        transaction_id: str,
+        is_from_check: bool,
+    ) -> None:
+        assert self._tracing is not None
+        record = Decided(
+            at_ms=self.cluster.clock.now_ms(),
+            region=region,
+            group=self._group,
+            topic=topic,
+            message_id=message_id,
+            tags=tags,
+            keys=keys,
+            store_host=store_host,
+            kind=MessageKind.DECIDED,
+            transaction_id=transaction_id,
+            state=decision.state_name,
+            is_from_check=is_from_check,
+        )
+        self._tracing.tracer.add(topic, [record])
+
     # ── Preparing ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check_open(self) -> None:
@@ -656,6 +744,29 @@ class Producer:
             level=self._settings.compression_level,
             compress_from_bytes=self._settings.compress_from_bytes,
         )
+
+
+class RunningTracer:
+    """A tracer with the task that sends for it."""
+
+    def __init__(self, tracer: Tracer, task: "asyncio.Task[None]") -> None:
+        self.tracer = tracer
+        self._task = task
+
+    async def close(self) -> None:
+        """Send what still waits."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self.tracer.close()
+
+
+async def open_tracer(cluster: Cluster, group: str, *, role: str, topic: str) -> RunningTracer:
+    """Trace for a group, through a producer of its own that shares the connections."""
+    settings = ProducerSettings(send_timeout_ms=SEND_TIMEOUT_MS)
+    sender = Producer(cluster=cluster, group=inner_group(group, role), settings=settings)
+    await sender.open()
+    tracer = Tracer(sender, topic=topic, group=group, clock=cluster.clock, next_id=cluster.unique_ids.next)
+    return RunningTracer(tracer, cluster.tasks.start(tracer.run(), name=f"trace {group}"))
 
 
 def make_cluster(name_servers: str | Sequence[str] | None, settings: ClusterSettings | None) -> Cluster:

@@ -17,6 +17,7 @@ from kappamq.client.aio.concurrent import ConcurrentHandling
 from kappamq.client.aio.lite_pull_consumer import settings_for_model
 from kappamq.client.aio.offset_store import LocalOffsets, OffsetStore, RemoteOffsets
 from kappamq.client.aio.orderly import OrderlyHandling
+from kappamq.client.aio.producer import RunningTracer, open_tracer
 from kappamq.client.aio.running_info import RunningQueue, running_info
 from kappamq.client.aio.send_back import SendBack
 from kappamq.client.aio.subscribing import Subscriptions
@@ -112,6 +113,7 @@ class PushConsumer:
         self._pulling: PullLoop
         self._threads: ThreadPoolExecutor
         self._send_back: SendBack | None = None
+        self._tracing: RunningTracer | None = None
         self._balancer = Balancer(cluster, group, settings, topics=self._subscriptions.topics, apply=self._apply)
 
     # ── Handlers ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,6 +228,10 @@ class PushConsumer:
             directory = self._settings.offsets_directory
             self._store = LocalOffsets(self.cluster.client_id, self._group, directory=directory)
         await self._store.load()
+        if self._settings.trace:
+            topic = self._settings.trace_topic
+            self._tracing = await open_tracer(self.cluster, self._group, role="CONSUME", topic=topic)
+        tracer = self._tracing.tracer if self._tracing is not None else None
         if self._is_ordered:
             self._handling = OrderlyHandling(
                 settings,
@@ -236,6 +242,7 @@ class PushConsumer:
                 threads=self._threads,
                 tasks=self.cluster.tasks,
                 needs_lock=is_clustering,
+                tracer=tracer,
             )
         else:
             self._handling = ConcurrentHandling(
@@ -245,6 +252,7 @@ class PushConsumer:
                 handler_of=self._handlers.get,
                 clock=self.cluster.clock,
                 threads=self._threads,
+                tracer=tracer,
             )
         self._pulling = PullLoop(
             self.cluster,
@@ -299,6 +307,8 @@ class PushConsumer:
             await self.cluster.unlock_queues(self._group, queues)
         if self._send_back is not None:
             await self._send_back.close()
+        if self._tracing is not None:
+            await self._tracing.close()
         self.cluster.routes.forget_listener(self._balancer.on_route)
         await self.cluster.leave_consumer(self)
 

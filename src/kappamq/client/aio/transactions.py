@@ -26,6 +26,11 @@ class Decision(Enum):
     ROLLBACK = int(Flags.ROLLED_BACK)
     UNKNOWN = 0
 
+    @property
+    def state_name(self) -> str:
+        """RocketMQ's word for it, in traces."""
+        return {Decision.COMMIT: "COMMIT_MESSAGE", Decision.ROLLBACK: "ROLLBACK_MESSAGE"}.get(self, "UNKNOW")
+
 
 class TransactionReceipt(Struct, frozen=True):
     """A transactional message and what was decided about it."""
@@ -37,8 +42,9 @@ class TransactionReceipt(Struct, frozen=True):
 class Transaction:
     """A transaction while its block runs: the half message is stored, and nobody sees it yet."""
 
-    def __init__(self, receipt: SendReceipt) -> None:
+    def __init__(self, receipt: SendReceipt, message: Message) -> None:
         self.receipt = receipt
+        self.message = message
         self._is_left_open = False
 
     @property
@@ -76,6 +82,8 @@ class TransactionChecks:
         self._checks_max = checks_max
         self._running = 0
         self.checker: Checker | None = None
+        self.on_decided: Callable[[StoredMessage, Decision, str], None] | None = None
+        """Told about answers: message, decision, address of the broker."""
 
     def on_check(self, connection: Connection, request: CheckTransactionRequest, message: StoredMessage) -> None:
         """A broker asks. Without a checker, or with too many questions open, it asks again later."""
@@ -110,6 +118,9 @@ class TransactionChecks:
             connection.send(answer.command())
         except TransportError as fault:
             log.warning("transaction check not answered message_id=%s fault=%s", message.message_id, fault)
+            return
+        if self.on_decided is not None:
+            self.on_decided(message, decision, message.store_host)
 
 
 def decision_of(outcome: "Decision | Raised[Decision]", message_id: str) -> Decision:

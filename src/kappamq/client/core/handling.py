@@ -56,6 +56,8 @@ class Verdict:
     pause_ms: int | None = None
     cause: str | None = None
     """What the handler raised, for those who will look at the dead letter."""
+    is_error: bool = False
+    """Whether the handler failed, rather than asked for the messages again."""
 
 
 def judge_return(messages: Sequence[StoredMessage], returned: object) -> Verdict:
@@ -70,7 +72,7 @@ def judge_error(messages: Sequence[StoredMessage], error: Exception) -> Verdict:
     """A handler that raises wants all its messages again."""
     if isinstance(error, RetryLater):
         return Verdict([], list(messages), error.delay_level, error.pause_ms, cause=cause_of(error))
-    return Verdict([], list(messages), cause=cause_of(error))
+    return Verdict([], list(messages), cause=cause_of(error), is_error=True)
 
 
 def cause_of(error: Exception) -> str:

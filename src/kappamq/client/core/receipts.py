@@ -36,6 +36,8 @@ class SendReceipt(Struct, frozen=True):
     transaction_id: str | None = None
     recall_handle: str | None = None
     region: str | None = None
+    is_traced: bool = True
+    """Whether the broker wants traces."""
 
     @property
     def is_ok(self) -> bool:
@@ -60,6 +62,7 @@ def receipt_of(reply: Command, prepared: Prepared, queue: Queue, address: str) -
         header.transaction_id,
         header.recall_handle,
         header.region,
+        header.trace_on != "false",
     )
 
 
@@ -74,6 +77,7 @@ def split_receipt(receipt: SendReceipt) -> list[SendReceipt]:
             receipt.queue,
             receipt.queue_offset + position,
             region=receipt.region,
+            is_traced=receipt.is_traced,
         )
         for position, message_id in enumerate(receipt.message_id.split(","))
     ]
