@@ -19,7 +19,7 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     kernel = Extension("kappamq.kernel._compiled", [SOURCE], extra_compile_args=["-O2", "-g0"])
-    built: list[Extension] = cythonize([kernel], language_level=3, quiet=True)
+    built: list[Extension] = cythonize([kernel], language_level=3, quiet=True, build_dir="build/cython")
     for extension in built:
         # A build that fails is reported, and the installation goes on without the extension. Set here, as cythonize
         # does not pass it on.
