@@ -52,7 +52,7 @@ class Site:
         return topic
 
 
-@pytest.fixture(scope="module", params=["kappamq", "rocketmq"])
+@pytest.fixture(scope="module", params=["kappamq", pytest.param("rocketmq", marks=pytest.mark.oracle)])
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     try:
         if request.param == "rocketmq":
