@@ -23,6 +23,7 @@ from kappamq.client.aio.push_consumer import AnyHandler
 from kappamq.client.aio.push_consumer import PushConsumer as AioPushConsumer
 from kappamq.client.aio.transactions import Action, Checker, Transaction, TransactionReceipt
 from kappamq.client.core.handling import BatchHandler, OneHandler
+from kappamq.client.core.priorities import TopicPriorities
 from kappamq.client.core.receipts import SendReceipt
 from kappamq.client.loop_thread import LoopThread
 from kappamq.client.settings import (
@@ -198,11 +199,13 @@ class Producer:
         delay_level: int | None = None,
         deliver_at: Moment | None = None,
         delay: Duration | None = None,
+        priority: int | None = None,
         timeout: Duration | None = None,
     ) -> SendReceipt:
         """Send and wait for the receipt; a broker that fails is replaced by another.
 
-        `queue`, `sharding_key` and `selector` (with `argument`) fix the queue: then there is one attempt only.
+        `queue`, `sharding_key`, `selector` (with `argument`) and `priority` fix the queue: then there is one attempt
+        only.
         """
         return self._thread.call(
             lambda producer: producer.send(
@@ -214,6 +217,7 @@ class Producer:
                 delay_level=delay_level,
                 deliver_at=deliver_at,
                 delay=delay,
+                priority=priority,
                 timeout=timeout,
             )
         )
@@ -377,6 +381,7 @@ class LitePullConsumer:
         auto_commit: bool = True,
         model: MessageModel = MessageModel.CLUSTERING,
         start_from: StartPlace | None = None,
+        priorities: TopicPriorities | None = None,
         settings: ConsumerSettings | None = None,
         lite: LitePullSettings | None = None,
         cluster_settings: ClusterSettings | None = None,
@@ -390,6 +395,7 @@ class LitePullConsumer:
                 auto_commit=auto_commit,
                 model=model,
                 start_from=start_from,
+                priorities=priorities,
                 settings=settings,
                 lite=lite,
                 cluster_settings=cluster_settings,
@@ -544,6 +550,7 @@ class PushConsumer:
         ordered: bool = False,
         model: MessageModel = MessageModel.CLUSTERING,
         start_from: StartPlace | None = None,
+        priorities: TopicPriorities | None = None,
         concurrency: int | None = None,
         retries_max: int | None = None,
         settings: ConsumerSettings | None = None,
@@ -557,6 +564,7 @@ class PushConsumer:
                 ordered=ordered,
                 model=model,
                 start_from=start_from,
+                priorities=priorities,
                 concurrency=concurrency,
                 retries_max=retries_max,
                 settings=settings,

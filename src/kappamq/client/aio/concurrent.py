@@ -11,6 +11,7 @@ from kappamq.client.aio.offset_store import OffsetStore
 from kappamq.client.aio.send_back import FIRST_DELAY_LEVEL, SendBack
 from kappamq.client.aio.tracing import Tracer
 from kappamq.client.core.handling import Handler, RetryLater, Verdict, chunks_of, judge_error, judge_return
+from kappamq.client.core.priorities import Lanes, Priorities
 from kappamq.client.core.tracing import Outcome
 from kappamq.client.settings import PushSettings
 from kappamq.clock import Clock
@@ -37,6 +38,7 @@ class ConcurrentHandling:
         clock: Clock,
         threads: Executor,
         tracer: Tracer | None = None,
+        priorities: Priorities | None = None,
     ) -> None:
         """Without `send_back` (broadcasting) failed messages are logged and lost."""
         self._settings = settings
@@ -46,7 +48,9 @@ class ConcurrentHandling:
         self._clock = clock
         self._threads = threads
         self._tracer = tracer
-        self._chunks: asyncio.Queue[Chunk] = asyncio.Queue()
+        self._priorities = priorities or Priorities()
+        self._chunks: Lanes[Chunk] = Lanes()
+        self._waiting = asyncio.Semaphore(0)  # Counts the chunks.
         self._busy = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -56,12 +60,17 @@ class ConcurrentHandling:
         """Take over what a pull brought."""
         assignment.cached.put(messages)
         for handler, chunk in chunks_of(messages, self._handler_of):
-            self._chunks.put_nowait((assignment, handler, chunk))
+            self._put((assignment, handler, chunk))
+
+    def _put(self, chunk: Chunk) -> None:
+        self._chunks.append(self._priorities.of(chunk[2][0]), chunk)
+        self._waiting.release()
 
     async def work(self) -> None:
         """One worker: runs until cancelled."""
         while not self._is_closing:
-            assignment, handler, chunk = await self._chunks.get()
+            await self._waiting.acquire()
+            assignment, handler, chunk = self._chunks.pop()
             if assignment.cached.is_dropped or self._is_closing:
                 continue
             self._busy += 1
@@ -127,7 +136,7 @@ class ConcurrentHandling:
 
     def _again_later(self, assignment: Assignment, handler: Handler | None, messages: list[StoredMessage]) -> None:
         delay = self._settings.local_retry_ms / 1000
-        asyncio.get_running_loop().call_later(delay, self._chunks.put_nowait, (assignment, handler, messages))
+        asyncio.get_running_loop().call_later(delay, self._put, (assignment, handler, messages))
 
     async def send_back_overdue(self, assignments: list[Assignment]) -> None:
         """Send back the oldest message of each queue whose handler takes too long, so that others may go on."""

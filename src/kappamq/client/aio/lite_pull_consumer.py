@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from kappamq.client.aio.producer import RunningTracer, open_tracer
 from kappamq.client.aio.queue_reader import Batch, QueueReader
 from kappamq.client.aio.running_info import RunningQueue, running_info
 from kappamq.client.aio.subscribing import Subscriptions
+from kappamq.client.core.priorities import Lanes, Priorities, TopicPriorities
 from kappamq.client.core.tracing import Outcome
 from kappamq.client.settings import (
     ClusterSettings,
@@ -63,6 +64,7 @@ class LitePullConsumer:
         auto_commit: bool = True,
         model: MessageModel = MessageModel.CLUSTERING,
         start_from: StartPlace | None = None,
+        priorities: TopicPriorities | None = None,
         settings: ConsumerSettings | None = None,
         lite: LitePullSettings | None = None,
         cluster: Cluster | None = None,
@@ -70,7 +72,8 @@ class LitePullConsumer:
     ) -> None:
         """Give `topics` (names, or name → tag expression) to share them with the group, or `queues` to read just those.
 
-        `start_from` tells where a group without progress begins: "first", "last" or a `datetime`.
+        `start_from` tells where a group without progress begins: "first", "last" or a `datetime`. Topics with a higher
+        number in `priorities` are handed out first; "message" instead of a number goes by the level of each message.
         """
         check_group(group)
         self._group = group
@@ -94,7 +97,8 @@ class LitePullConsumer:
         self._store: OffsetStore
         self._readers: dict[Queue, QueueReader] = {}
         self._reading: dict[Queue, asyncio.Task[None]] = {}
-        self._batches: deque[Batch] = deque()
+        self._priorities = Priorities(priorities)
+        self._batches: Lanes[Batch] = Lanes()
         self._cached = 0
         self._arrived = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -191,6 +195,7 @@ class LitePullConsumer:
         return self
 
     async def __anext__(self) -> StoredMessage:
+        self._yield_to_urgent()
         batch = self._current
         if batch is None or self._current_at >= len(batch.messages):
             self._finish_handed()
@@ -206,6 +211,16 @@ class LitePullConsumer:
         is_last = self._current_at == len(batch.messages)
         batch.reader.handed = batch.end if is_last else message.queue_offset + 1
         return message
+
+    def _yield_to_urgent(self) -> None:
+        """Put the rest of the current batch back when something more urgent waits."""
+        batch, at = self._current, self._current_at
+        if not self._priorities or batch is None or at >= len(batch.messages):
+            return
+        priority, highest = self._priorities.of(batch.messages[at]), self._batches.highest
+        if highest is not None and highest > priority:
+            self._current = None
+            self.give_back(batch.messages[at:], end=batch.end)
 
     async def batches(self) -> AsyncIterator[list[StoredMessage]]:
         """Batches as they come, each of one queue; the fastest way to read. Ends when the consumer closes."""
@@ -231,20 +246,23 @@ class LitePullConsumer:
         self._holding = batch.reader
         return batch.messages
 
-    def give_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Return the unused end of what the last `poll` returned; it will be handed out again first."""
+    def give_back(self, messages: Sequence[StoredMessage], *, end: int | None = None) -> None:
+        """Return the unused end of what the last `poll` returned; it will be handed out again first.
+
+        `end` is where the pull that brought it ended, if that is not where the messages end.
+        """
         if not messages:
             return
         queue = Queue(messages[0].topic, messages[0].broker, messages[0].queue_id)
         reader = self._readers.get(queue)
         if reader is None or reader.handed is None:
             return  # Not ours any more: whoever has it now reads it again from the committed offset.
-        rest = Batch(reader, list(messages), reader.handed)
+        rest = Batch(reader, list(messages), reader.handed if end is None else end)
         reader.handed = messages[0].queue_offset
         reader.cached_messages += len(rest.messages)
         reader.cached_bytes += rest.size
         self._cached += len(rest.messages)
-        self._batches.appendleft(rest)
+        self._batches.append_first(self._priorities.of(rest.messages[0]), rest)
 
     def _finish_handed(self) -> None:
         """The user is done with everything that was handed out: only the last batch can still be open."""
@@ -271,11 +289,11 @@ class LitePullConsumer:
             except TimeoutError:
                 return None
         # From here to the end nothing waits: a cancelled caller has lost no batch.
-        batch = self._batches.popleft()
+        batch = self._batches.pop()
         if messages_max is not None and len(batch.messages) > messages_max:
             rest = Batch(batch.reader, batch.messages[messages_max:], batch.end)
             batch = Batch(batch.reader, batch.messages[:messages_max], rest.messages[0].queue_offset)
-            self._batches.appendleft(rest)
+            self._batches.append_first(self._priorities.of(rest.messages[0]), rest)
         self._cached -= len(batch.messages)
         batch.reader.taken(len(batch.messages), batch.size)
         if self._tracing is not None:
@@ -285,12 +303,14 @@ class LitePullConsumer:
         return batch
 
     def _deliver(self, batch: Batch) -> None:
-        self._batches.append(batch)
+        self._batches.append(self._priorities.of(batch.messages[0]), batch)
         self._cached += len(batch.messages)
         self._arrived.set()
 
-    def _has_room(self) -> bool:
-        return self._cached < self._lite.cached_messages_max
+    def _has_room(self, reader: QueueReader) -> bool:
+        """Whether a queue may be read ahead. A full cache of less urgent messages must not keep urgent ones away."""
+        is_kept_out = self._cached >= self._lite.cached_messages_max
+        return not is_kept_out or (bool(self._priorities) and not reader.cached_messages)
 
     # ── Subscribing and assigning ───────────────────────────────────────────────────────────────────────────────────
 
@@ -371,7 +391,7 @@ class LitePullConsumer:
         reader.is_paused = queue in self._paused
         self._readers[queue] = reader
         self._reading[queue] = self.cluster.tasks.start(
-            reader.run(self._selector, self._has_room), name=f"read {queue.topic} {queue.queue_id}"
+            reader.run(self._selector, partial(self._has_room, reader)), name=f"read {queue.topic} {queue.queue_id}"
         )
 
     def _selector(self, topic: str) -> Selector | None:
@@ -384,7 +404,7 @@ class LitePullConsumer:
             task.cancel()
         reader = self._readers.pop(queue, None)
         if reader is not None:
-            self._batches = deque(batch for batch in self._batches if batch.reader is not reader)
+            self._batches.discard(lambda batch: batch.reader is reader)
             self._cached -= reader.cached_messages
             if self._current is not None and self._current.reader is reader:
                 self._current = None

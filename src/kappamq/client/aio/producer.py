@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -28,8 +29,10 @@ from kappamq.client.aio.transactions import (
 )
 from kappamq.client.core.batching import split_batches
 from kappamq.client.core.preparing import Prepared, check_message, delay_properties, prepare, prepare_batch
+from kappamq.client.core.priorities import check_level
 from kappamq.client.core.receipts import SendReceipt, receipt_of, split_receipt
 from kappamq.client.core.retrying import BACKGROUND_SEND, SendAttempts, SendPolicy
+from kappamq.client.core.selecting import select_by_priority
 from kappamq.client.core.tracing import REGION, Decided, MessageKind, is_traced, published
 from kappamq.client.settings import (
     ClusterSettings,
@@ -192,14 +195,23 @@ class Producer:
         delay_level: int | None = None,
         deliver_at: Moment | None = None,
         delay: Duration | None = None,
+        priority: int | None = None,
         timeout: Duration | None = None,
     ) -> SendReceipt:
         """Send and wait for the receipt; a broker that fails is replaced by another.
 
-        `queue`, `sharding_key` and `selector` (with `argument`) fix the queue: then there is one attempt only. A retry
-        may store the message twice, with the same `message_id`. When cancelled, the outcome is unknown.
+        `queue`, `sharding_key` and `selector` (with `argument`) fix the queue: then there is one attempt only. So does
+        `priority`, a level from 0 up: the queue with that number, or the last one, keeps the message apart from less
+        urgent ones. A retry may store the message twice, with the same `message_id`. When cancelled, the outcome is
+        unknown.
         """
         extra = self._extra(sharding_key, delay_level, deliver_at, delay)
+        if priority is not None:
+            if queue is not None or sharding_key is not None or selector is not None:
+                raise UsageError("priority chooses the queue: give no queue, sharding_key or selector with it")
+            check_level(priority)
+            extra = {**extra, Name.PRIORITY: str(priority)}
+            selector, argument = _select_level, priority
         prepared = await self._prepare(message, extra)
         return await self.send_prepared(
             prepared,
@@ -744,6 +756,10 @@ class Producer:
             level=self._settings.compression_level,
             compress_from_bytes=self._settings.compress_from_bytes,
         )
+
+
+def _select_level(queues: Sequence[Queue], _: Message, priority: int) -> Queue:
+    return select_by_priority(queues, priority, random.randrange)
 
 
 class RunningTracer:

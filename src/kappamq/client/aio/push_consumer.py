@@ -22,6 +22,7 @@ from kappamq.client.aio.running_info import RunningQueue, running_info
 from kappamq.client.aio.send_back import SendBack
 from kappamq.client.aio.subscribing import Subscriptions
 from kappamq.client.core.handling import BatchHandler, Handler, OneHandler, RetryLater
+from kappamq.client.core.priorities import Priorities, TopicPriorities
 from kappamq.client.core.process_queue import CacheLimits, ProcessQueue
 from kappamq.client.core.starting import StartFrom
 from kappamq.client.settings import ClusterSettings, ConsumerSettings, PushSettings, StartPlace, start_place
@@ -69,6 +70,7 @@ class PushConsumer:
         ordered: bool = False,
         model: MessageModel = MessageModel.CLUSTERING,
         start_from: StartPlace | None = None,
+        priorities: TopicPriorities | None = None,
         concurrency: int | None = None,
         retries_max: int | None = None,
         settings: ConsumerSettings | None = None,
@@ -76,8 +78,15 @@ class PushConsumer:
         cluster: Cluster | None = None,
         cluster_settings: ClusterSettings | None = None,
     ) -> None:
-        """`start_from` tells where a group without progress begins: "first", "last" or a `datetime`."""
+        """`start_from` tells where a group without progress begins: "first", "last" or a `datetime`.
+
+        Topics with a higher number in `priorities` are handled first; "message" instead of a number goes by the level
+        of each message. Not for ordered consumption.
+        """
         check_group(group)
+        if priorities and ordered:
+            raise UsageError("an ordered consumer has no priorities: leave out priorities, or ordered=True")
+        self._priorities = Priorities(priorities)
         self._group = group
         self._is_ordered = ordered
         settings = replace(settings or ConsumerSettings(), model=model)
@@ -253,6 +262,7 @@ class PushConsumer:
                 clock=self.cluster.clock,
                 threads=self._threads,
                 tracer=tracer,
+                priorities=self._priorities,
             )
         self._pulling = PullLoop(
             self.cluster,

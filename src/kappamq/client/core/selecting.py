@@ -52,6 +52,16 @@ def select_by_sharding_key(queues: Sequence[Queue], message: Message) -> Queue |
     return sorted(queues)[jump_hash(java_hash(key), _size(queues))]
 
 
+def select_by_priority(queues: Sequence[Queue], priority: int, pick: Callable[[int], int]) -> Queue:
+    """The queue whose number is the priority, on any broker; a broker with fewer queues gives its last one."""
+    _size(queues)
+    by_broker: dict[str, list[Queue]] = {}
+    for queue in queues:
+        by_broker.setdefault(queue.broker, []).append(queue)
+    levels = [sorted(own)[min(priority, len(own) - 1)] for own in by_broker.values()]
+    return levels[pick(len(levels))]
+
+
 def jump_hash(key: int, buckets: int) -> int:
     """Jump consistent hash (Lamping and Veach) of a 64-bit key."""
     state = key & 0xFFFF_FFFF_FFFF_FFFF

@@ -7,6 +7,7 @@ from kappamq.client.core.selecting import (
     key_hash,
     select_at_random,
     select_by_hash,
+    select_by_priority,
     select_by_sharding_key,
 )
 from kappamq.errors import UsageError
@@ -95,3 +96,14 @@ def test_nothing_to_select_from() -> None:
         select_at_random([], lambda count: 0)
     with pytest.raises(UsageError, match="no queue to select from"):
         select_by_sharding_key([], Message("T", b"x", properties={Name.SHARDING_KEY: "k"}))
+
+
+def test_a_priority_is_the_number_of_a_queue() -> None:
+    queues = [Queue("t", "a", 2), Queue("t", "a", 0), Queue("t", "a", 1), Queue("t", "b", 0), Queue("t", "b", 1)]
+    first, last = (lambda _: 0), (lambda count: count - 1)
+    assert select_by_priority(queues, 1, first) == Queue("t", "a", 1)
+    assert select_by_priority(queues, 1, last) == Queue("t", "b", 1)
+    assert select_by_priority(queues, 9, first) == Queue("t", "a", 2)
+    assert select_by_priority(queues, 9, last) == Queue("t", "b", 1)
+    with pytest.raises(UsageError):
+        select_by_priority([], 1, first)
