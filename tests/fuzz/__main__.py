@@ -1,0 +1,36 @@
+"""Feed the compiled kernel and the reference with mutated bytes until the time is up: `python -m tests.fuzz [seconds]`.
+
+A difference between the two stops the run with the input; what reads or writes outside of a buffer is caught by the
+sanitizer that `make fuzz` builds in. The seed is printed, so that a run can be repeated.
+"""
+
+import random
+import sys
+import time
+
+from tests.fuzz.kernel_input import FAULTS, Corpus, difference
+
+SECONDS: float = 600.0
+
+
+def main(arguments: list[str]) -> int:
+    seconds = float(arguments[0]) if arguments else SECONDS
+    seed = int(arguments[1]) if len(arguments) > 1 else random.SystemRandom().getrandbits(32)
+    print(f"fuzzing for {seconds:.0f} s, seed {seed}", flush=True)
+    corpus = Corpus(random.Random(seed))
+    end = time.monotonic() + seconds
+    count = plain = 0
+    while time.monotonic() < end:
+        data = corpus.next()
+        found, taken = difference(data)
+        if found is not None:
+            print(f"after {count} inputs: {found}\ninput: {data.hex()}", file=sys.stderr)
+            return 1
+        count += 1
+        plain += taken > 0
+    print(f"{count} inputs, {plain} of them with plain sends, no difference; errors seen: {dict(FAULTS)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,169 @@
+"""Inputs for the kernels and the comparison of what both make of them."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from kappamq.kernel import reference
+from kappamq.wire.command import Command, HeaderType
+from kappamq.wire.frame import encode_frame
+from kappamq.wire.headers import SendRequest, SendRequestV1, encode_fields
+
+TOPICS: Final = {b"Orders": 4, b"T": 1}
+HOST: Final = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+FRAMES_MAX: Final = 6
+MUTATIONS_MAX: Final = 6
+INTERESTING: Final = (
+    b"\xff",
+    b"\x00",
+    b'"',
+    b"\\",
+    b"\\u00",
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xff",
+    b"}",
+    b"{",
+    b"\x01\x02",
+)
+
+FAULTS: Final[Counter[str]] = Counter()
+"""Kinds of errors that both kernels raised."""
+
+
+class Corpus:
+    """Sends as clients make them, spoiled at random."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._random = source
+
+    def next(self) -> bytes:
+        source = self._random
+        data = bytearray(b"".join([self._send() for _ in range(source.randrange(1, FRAMES_MAX))]))
+        if source.random() < 0.3:
+            return bytes(data)
+        for _ in range(source.randrange(1, MUTATIONS_MAX)):
+            self._spoil(data)
+        return bytes(data)
+
+    def _send(self) -> bytes:
+        source = self._random
+        text = "".join(
+            [
+                f"{name}\x01{source.choice(('a', 'k1 k2', 'é', '日本', 'x' * 40, '🎈'))}\x02"
+                for name in source.sample(("TAGS", "KEYS", "WAIT", "colour", "INSTANCE_ID"), source.randrange(4))
+            ]
+        )
+        kind = source.choice((SendRequest, SendRequestV1))
+        request = kind(
+            producer_group="pg",
+            topic=source.choice(("Orders", "Orders", "T", "New")),
+            queue_id=source.randrange(4),
+            born_at_ms=source.getrandbits(62),
+            flags=source.choice((0, 1, -1)),
+            properties=text + f"UNIQ_KEY\x01{source.getrandbits(64):X}" + source.choice(("\x02", "")),
+        )
+        command = Command(
+            code=request.code,
+            request_id=source.getrandbits(31),
+            fields=encode_fields(request),
+            body=source.randbytes(source.randrange(1, 80)),
+            flag=source.choice((0, 2)),
+            header_type=source.choice((HeaderType.JSON, HeaderType.BINARY)),
+        )
+        return encode_frame(command)
+
+    def _spoil(self, data: bytearray) -> None:
+        source = self._random
+        at = source.randrange(len(data) + 1)
+        choice = source.randrange(5)
+        if choice == 0:
+            data[at : at + 1] = source.randbytes(1)
+        elif choice == 1:
+            data[at:at] = source.choice(INTERESTING)
+        elif choice == 2:
+            del data[at : at + source.randrange(1, 9)]
+        elif choice == 3:
+            piece = source.choice(INTERESTING)
+            data[at : at + len(piece)] = piece
+        else:
+            start = source.randrange(len(data) + 1)
+            data[at:at] = data[start : start + source.randrange(1, 30)]
+
+
+def difference(data: bytes) -> tuple[str | None, int]:
+    """What the compiled kernel does otherwise with an input, if anything; and how many sends it took."""
+    from kappamq.kernel import _compiled as compiled
+
+    scan: dict[str, Any] = {
+        "topics": TOPICS,
+        "stamp": b"CLUSTER\x01c\x02",
+        "count_max": 100,
+        "frame_bytes_max": 1 << 20,
+        "body_bytes_max": 60,
+        "text_bytes_max": 200,
+    }
+    pairs: list[tuple[str, Callable[[Any], Any]]] = [
+        ("split_frames", lambda kernel: kernel.split_frames(data, 1 << 16)),
+        ("crc31", lambda kernel: kernel.crc31(data)),
+        ("java_hash", lambda kernel: kernel.java_hash(data.decode("utf-8", "surrogateescape"))),
+        ("scan_sends", lambda kernel: kernel.scan_sends(data, 0, **scan)),
+    ]
+    for name, call in pairs:
+        if _outcome(call, compiled) != _outcome(call, reference):
+            return name, 0
+    _end, count, _answers, rows, texts, targets, _unknown = compiled.scan_sends(data, 0, **scan)
+    return _later_difference(compiled, data, rows, texts, [(*target, 7, 11) for target in targets]), count
+
+
+def _later_difference(
+    compiled: Any, data: bytes, rows: bytes, texts: bytes, targets: list[tuple[bytes, int, int, int]]
+) -> str | None:
+    # Rows that are not of our making: they must be refused or make the same of both, and never reach outside. Texts
+    # of theirs may not be UTF-8, where only the compiled kernel goes on, so results are compared for our own alone.
+    strange = (data * 2)[: len(data) // reference.SEND_ROW.size * reference.SEND_ROW.size]
+    for packed in (rows, strange):
+        place = {
+            "first": 0,
+            "log_offset": 1 << 40,
+            "room": 700,
+            "stored_at_ms": 5,
+            "born_host": HOST,
+            "store_host": HOST,
+            "append_crc": True,
+        }
+
+        def placed(kernel: Any, packed: bytes = packed, place: dict[str, Any] = place) -> Any:
+            return kernel.place_sends(data, packed, texts, targets, **place)
+
+        found = _outcome(placed, compiled)
+        if packed is rows and found != _outcome(placed, reference):
+            return "place_sends"
+        places = found[1][1] if found[0] == "returned" else data[:20]
+        keys = found[1][3] if found[0] == "returned" else data[:24]
+
+        def answered(kernel: Any, packed: bytes = packed, places: bytes = places) -> Any:
+            pieces: dict[str, Any] = {"host": HOST, "json": (b"a",) * 6, "binary": (b"b",) * 7}
+            return kernel.encode_send_replies(packed, places, texts, [target[1] for target in targets], **pieces)
+
+        def chained(kernel: Any, keys: bytes = keys) -> Any:
+            table = bytearray(data[:64].ljust(64, b"\0"))
+            entries, heads, fresh = kernel.chain_keys(table, keys, at=4, slots=15, number=9, seconds=1)
+            kernel.link_heads(table, heads, at=4)
+            return entries, heads, fresh, table
+
+        if _outcome(chained, compiled) != _outcome(chained, reference):
+            return "chain_keys"
+        if packed is rows and _outcome(answered, compiled) != _outcome(answered, reference):
+            return "encode_send_replies"
+        _outcome(answered, compiled)
+    return None
+
+
+def _outcome(call: Callable[[Any], Any], kernel: Any) -> tuple[str, Any]:
+    try:
+        return "returned", call(kernel)
+    except (ValueError, OverflowError) as fault:
+        kind = OverflowError if isinstance(fault, OverflowError) else ValueError
+        FAULTS[kind.__name__] += 1
+        return "raised", kind

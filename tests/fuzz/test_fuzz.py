@@ -1,0 +1,12 @@
+"""A brief run of the fuzzer, so that it does not rot; `make fuzz` runs it for long under AddressSanitizer."""
+
+import pytest
+
+pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
+
+from tests.fuzz.__main__ import main
+
+
+def test_a_brief_run_finds_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["2", "20250101"]) == 0
+    assert "no difference" in capsys.readouterr().out
