@@ -1,5 +1,6 @@
 """Topics as streams: every message exactly once across batches, restarts and new queues."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import kappamq
+from kappamq.admin.admin import Admin
 from kappamq.testing import ClusterAddresses
 from tests.spark.reading import Send
 
@@ -43,6 +45,11 @@ class Stream:
 
     def numbers(self) -> list[int]:
         return sorted(json.loads(row.body)["n"] for row in self.frame().collect())
+
+
+async def make_queues(nameserver: str, topic: str, count: int) -> None:
+    async with Admin(nameserver) as admin:
+        await admin.topics.create(topic, queues=count)
 
 
 @pytest.fixture
@@ -97,8 +104,13 @@ def test_progress_is_mirrored_to_a_group(stream: Stream, send: Send, cluster: Cl
             assert (direct.committed_offset(queue, "spark-mirror") or 0) == direct.max_offset(queue)
 
 
-def test_new_topics_appear_while_running(
-    spark: SparkSession, cluster: ClusterAddresses, topic: str, send: Send, tmp_path: Path
+def test_new_topics_and_queues_appear_while_running(
+    spark: SparkSession,
+    cluster: ClusterAddresses,
+    topic: str,
+    send: Send,
+    producer: kappamq.Producer,
+    tmp_path: Path,
 ) -> None:
     send(10, topic=f"{topic}-a")
     stream = Stream(spark, cluster.nameserver, topic, tmp_path)
@@ -118,6 +130,13 @@ def test_new_topics_appear_while_running(
             if spark.table("found").count() == 20:
                 break
         assert sorted(json.loads(row.body)["n"] for row in spark.table("found").collect()) == list(range(20))
+        asyncio.run(make_queues(cluster.nameserver, f"{topic}-a", 9))
+        producer.send(kappamq.Message(f"{topic}-a", b'{"n": 20}'), queue=kappamq.Queue(f"{topic}-a", "broker-b", 8))
+        for _ in range(50):
+            query.processAllAvailable()
+            if spark.table("found").count() == 21:
+                break
+        assert spark.table("found").where("queueId = 8").count() == 1
         progress = query.lastProgress
         assert progress is not None
         assert f"{topic}-b" in progress["sources"][0]["latestOffset"]

@@ -17,8 +17,10 @@ QUIET_LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.memory": "1g",
+    "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.numRecentProgressUpdates": "10000",
@@ -27,7 +29,7 @@ QUIET_LOCAL: Final[Mapping[str, str]] = {
 
 
 def local_session(name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> "SparkSession":
-    """The running session, or a new one that knows `format("rocketmq")`.
+    """The running session, or a new one; `format("rocketmq")` is found by the Python that runs this.
 
     Raises `ConfigError` when PySpark or Java is missing, and says what to install.
     """
@@ -44,7 +46,4 @@ def local_session(name: str, *, master: str = "local[2]", settings: Mapping[str,
     for key, value in {**QUIET_LOCAL, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
-    from kappamq.spark import register
-
-    register(spark)
     return spark
