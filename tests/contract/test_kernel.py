@@ -1,6 +1,7 @@
 """Both kernels do the same, byte for byte: what the compiled one returns or raises is what the reference says."""
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 import pytest
@@ -148,3 +149,31 @@ def test_no_function_starts_before_its_buffer() -> None:
     for kernel in (reference, compiled):
         with pytest.raises(ValueError):
             kernel.split_frames(b"", 100, -1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(-2, 70), st.integers(-1, 20)), max_size=8),
+    st.integers(-1, 2**62),
+    st.integers(-1, 30),
+    st.integers(0, 80),
+)
+def test_gather_records(entries: list[tuple[int, int]], start: int, lowest: int, bytes_max: int) -> None:
+    log = bytes(range(64))
+    units = b"".join([Struct(">qiq").pack(start + at, size, 5) for at, size in entries])
+    arguments = {"start": start, "lowest": start + lowest, "bytes_max": bytes_max}
+    assert compiled.gather_records(units, log, **arguments) == reference.gather_records(units, log, **arguments)
+
+
+def test_gather_records_copies_adjacent_and_scattered_ones() -> None:
+    log = bytes(range(64))
+    for places, wanted in (((2, 7, 9), log[2:12]), ((9, 2, 40), log[9:12] + log[2:7] + log[40:43])):
+        sizes = {2: 5, 7: 2, 9: 3, 40: 3}
+        units = b"".join([Struct(">qiq").pack(1000 + at, sizes[at], 0) for at in places])
+        for kernel in (reference, compiled):
+            found = kernel.gather_records(units, log, start=1000, lowest=0, bytes_max=100)
+            assert found == (wanted, 3, 1000 + places[0], 1000 + places[-1])
+    for kernel in (reference, compiled):
+        with pytest.raises(ValueError):
+            kernel.gather_records(b"short", log, start=0, lowest=0, bytes_max=9)
+        extreme = Struct(">qiq").pack(2**63 - 1, 2**31 - 1, 0)
+        assert kernel.gather_records(extreme, log, start=0, lowest=0, bytes_max=9) is None

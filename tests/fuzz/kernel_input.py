@@ -107,6 +107,14 @@ def difference(data: bytes) -> tuple[str | None, int]:
         ("split_frames", lambda kernel: kernel.split_frames(data, 1 << 16)),
         ("crc31", lambda kernel: kernel.crc31(data)),
         ("java_hash", lambda kernel: kernel.java_hash(data.decode("utf-8", "surrogateescape"))),
+        (
+            "gather_records",
+            lambda kernel: kernel.gather_records(data[: len(data) // 20 * 20], data, start=0, lowest=0, bytes_max=500),
+        ),
+        (
+            "gather_records at small offsets",
+            lambda kernel: kernel.gather_records(_units(data), data, start=3, lowest=5, bytes_max=500),
+        ),
         ("scan_sends", lambda kernel: kernel.scan_sends(data, 0, **scan)),
     ]
     for name, call in pairs:
@@ -114,6 +122,16 @@ def difference(data: bytes) -> tuple[str | None, int]:
             return name, 0
     _end, count, _answers, rows, texts, targets, _unknown = compiled.scan_sends(data, 0, **scan)
     return _later_difference(compiled, data, rows, texts, [(*target, 7, 11) for target in targets]), count
+
+
+def _units(data: bytes) -> bytes:
+    """Queue entries that mostly lie within the input."""
+    return b"".join(
+        [
+            bytes(7) + data[at : at + 1] + bytes(3) + data[at + 1 : at + 2] + bytes(8)
+            for at in range(0, len(data) - 2, 9)
+        ]
+    )
 
 
 def _later_difference(

@@ -10,7 +10,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 3
+INTERFACE = 4
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -305,6 +305,48 @@ cdef _length_fault(Py_ssize_t length, Py_ssize_t frame_bytes_max):
     if length + 4 > frame_bytes_max:
         return f"frame length {length} is over the limit of {frame_bytes_max - 4}"
     return None
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+cdef int64_t _get64(const uint8_t *at) noexcept nogil:
+    return <int64_t>((<uint64_t>get32(at) << 32) | get32(at + 4))
+
+
+def gather_records(bytes units not None, log, *, int64_t start, int64_t lowest, int64_t bytes_max):
+    cdef const uint8_t[::1] view = log
+    cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
+    cdef const uint8_t *source
+    cdef uint8_t *out
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(units) // 20
+    cdef Py_ssize_t index
+    cdef Py_ssize_t taken = 0
+    cdef int64_t log_bytes = view.shape[0]
+    cdef int64_t total = 0
+    cdef int64_t size, at
+    if PyBytes_GET_SIZE(units) % 20:
+        raise ValueError("queue entries are cut short")
+    for index in range(count):
+        at = _get64(unit + index * 20)
+        size = <int32_t>get32(unit + index * 20 + 8)
+        if taken and total + size > bytes_max:
+            break
+        # In this order nothing overflows: both offsets are at least 0 when they are subtracted.
+        if size <= 0 or at < lowest or at < start or start < 0 or at - start > log_bytes - size:
+            return None
+        total += size
+        taken += 1
+    if not taken:
+        return None
+    source = &view[0]
+    data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
+    out = <uint8_t *>PyBytes_AS_STRING(data)
+    for index in range(taken):
+        at = _get64(unit + index * 20)
+        size = <int32_t>get32(unit + index * 20 + 8)
+        memcpy(out, source + (at - start), <size_t>size)
+        out += size
+    return data, taken, _get64(unit), at
 
 
 # ── The fast lane: scanning ───────────────────────────────────────────────────────────────────────────────────────────

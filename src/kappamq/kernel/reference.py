@@ -23,7 +23,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 3
+INTERFACE = 4
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -189,6 +189,39 @@ def _length_fault(length: int, frame_bytes_max: int) -> str | None:
     if length + 4 > frame_bytes_max:
         return f"frame length {length} is over the limit of {frame_bytes_max - 4}"
     return None
+
+
+# ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def gather_records(
+    units: bytes, log: bytes | mmap, *, start: int, lowest: int, bytes_max: int
+) -> tuple[bytes, int, int, int] | None:
+    """Records that queue entries name, one after the other, as many as fit `bytes_max` but at least one.
+
+    `log` holds the bytes from log offset `start` on. Returns the bytes, the number of records, the log offset of the
+    first and of the last. `None` when one of them lies outside of the log or below `lowest`.
+    """
+    if len(units) % _UNIT.size:
+        raise ValueError("queue entries are cut short")
+    taken: list[tuple[int, int]] = []
+    total = 0
+    lowest = max(lowest, start)
+    end = start + len(log)
+    is_adjacent = True
+    for log_offset, size, _code in _UNIT.iter_unpack(units):
+        if taken and total + size > bytes_max:
+            break
+        if size <= 0 or log_offset < lowest or start < 0 or log_offset + size > end:
+            return None
+        is_adjacent = is_adjacent and (not taken or log_offset - start == taken[0][0] + total)
+        taken.append((log_offset - start, size))
+        total += size
+    if not taken:
+        return None
+    first, last = taken[0][0], taken[-1][0]
+    data = log[first : first + total] if is_adjacent else b"".join([log[at : at + size] for at, size in taken])
+    return data, len(taken), start + first, start + last
 
 
 # ── The fast lane ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -6,17 +6,15 @@ Records that this process wrote or verified at start are handed out as they are;
 import builtins
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from struct import Struct
 from typing import Final, Literal, NamedTuple
 
 from kappamq.errors import CorruptRecord
+from kappamq.kernel import gather_records
 from kappamq.model.properties import decode_properties
 from kappamq.model.selector import Selector
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from kappamq.store.log_scan import is_in_place, read_facts, stored_at, valid_size, why_invalid
-from kappamq.store.settings import UNIT_BYTES
 
 SCAN_ENTRIES_MAX: Final = 800
 """Entries that one fetch looks at when a filter matches few of them."""
@@ -77,11 +75,6 @@ class QueueEntry(NamedTuple):
     tags_code: int
 
 
-@lru_cache(maxsize=1024)
-def _sizes_of(count: int) -> Struct:
-    return Struct(">" + "8xi8x" * count)
-
-
 def fetch(
     log: CommitLog,
     queue: ConsumeQueue,
@@ -131,25 +124,14 @@ def _next_file(queue: ConsumeQueue, start: int, end: int) -> int:
 
 def _fetch_run(log: CommitLog, data: bytes, start: int, bytes_max: int, trusted_from: int) -> Fetched | None:
     """The usual case: all records are wanted and lie in the trusted part of one segment. `None`: look closer."""
-    count = len(data) // UNIT_BYTES
-    sizes = _sizes_of(count).unpack(data)
-    total = sum(sizes)
-    while total > bytes_max and count > 1:
-        count -= 1
-        total -= sizes[count]
-    first: int = UNIT.unpack_from(data)[0]
-    last: int = UNIT.unpack_from(data, (count - 1) * UNIT_BYTES)[0]
-    segment = log.segment_at(first)
-    if first < trusted_from or segment is None or last + sizes[count - 1] > segment.end or sizes[0] == BLANK_SIZE:
+    segment = log.segment_at(UNIT.unpack_from(data)[0])
+    if segment is None:
         return None
-    view = segment.map
-    base = segment.start
-    if last + sizes[count - 1] - first == total:
-        records = [view[first - base : first - base + total]]
-    else:
-        units = UNIT.iter_unpack(data[: count * UNIT_BYTES])
-        records = [view[log_offset - base : log_offset - base + size] for log_offset, size, _code in units]
-    return Fetched(FetchStatus.FOUND, records, start + count, 0, 0, count, total, last)
+    found = gather_records(data, segment.map, start=segment.start, lowest=trusted_from, bytes_max=bytes_max)
+    if found is None:
+        return None
+    records, count, _first, last = found
+    return Fetched(FetchStatus.FOUND, [records], start + count, 0, 0, count, len(records), last)
 
 
 def _fetch_each(
