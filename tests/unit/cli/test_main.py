@@ -7,13 +7,14 @@ from kappamq import __version__
 from kappamq.cli import main as main_module
 from kappamq.cli.main import FAILED, MISUSED, main, run
 from kappamq.errors import ConfigError, ConnectFailed, UsageError
+from kappamq.kernel import KERNEL
 
 Capture = pytest.CaptureFixture[str]
 
 
 def test_version_names_the_kernel(capsys: Capture) -> None:
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"kappamq {__version__} (kernel: python)\n"
+    assert capsys.readouterr().out == f"kappamq {__version__} (kernel: {KERNEL})\n"
 
 
 @pytest.mark.parametrize(
