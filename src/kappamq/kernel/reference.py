@@ -204,24 +204,21 @@ def gather_records(
     """
     if len(units) % _UNIT.size:
         raise ValueError("queue entries are cut short")
-    taken: list[tuple[int, int]] = []
-    total = 0
     lowest = max(lowest, start)
     end = start + len(log)
-    is_adjacent = True
+    taken: list[tuple[int, int]] = []
+    total = 0
     for log_offset, size, _code in _UNIT.iter_unpack(units):
-        if taken and total + size > bytes_max:
-            break
-        if size <= 0 or log_offset < lowest or start < 0 or log_offset + size > end:
-            return None
-        is_adjacent = is_adjacent and (not taken or log_offset - start == taken[0][0] + total)
-        taken.append((log_offset - start, size))
         total += size
-    if not taken:
+        if total > bytes_max and taken:
+            break
+        if size <= 0 or log_offset < lowest or log_offset + size > end:
+            return None
+        taken.append((log_offset, size))
+    if not taken or start < 0:
         return None
-    first, last = taken[0][0], taken[-1][0]
-    data = log[first : first + total] if is_adjacent else b"".join([log[at : at + size] for at, size in taken])
-    return data, len(taken), start + first, start + last
+    data = b"".join([log[log_offset - start : log_offset - start + size] for log_offset, size in taken])
+    return data, len(taken), taken[0][0], taken[-1][0]
 
 
 # ── The fast lane ───────────────────────────────────────────────────────────────────────────────────────────────────
