@@ -1,5 +1,6 @@
 """Writing frames and streams to topics."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it F.
 
 from kappamq.testing import ClusterAddresses
-from tests.spark.reading import Read, Send, numbers
+from tests.spark.reading import Read, Send, make_queues, numbers
 
 SECONDS = 100
 
@@ -33,12 +34,11 @@ def test_round_trip(spark: SparkSession, read: Read, cluster: ClusterAddresses, 
 
 
 def test_value_topic_and_queue_columns(spark: SparkSession, read: Read, cluster: ClusterAddresses, topic: str) -> None:
-    seed = spark.createDataFrame([(topic, "start")], "topic string, value string")
-    seed.write.format("rocketmq").option("namesrvAddr", cluster.nameserver).mode("append").save()
+    asyncio.run(make_queues(cluster.nameserver, topic, 4))
     rows = [(topic, json.dumps({"n": number}).encode(), f"customer-{number % 5}") for number in range(50)]
     frame = spark.createDataFrame(rows, "topic string, value binary, shardingKey string").coalesce(1)
     frame.write.format("rocketmq").option("namesrvAddr", cluster.nameserver).mode("append").save()
-    found = [row for row in read().orderBy("broker", "queueId", "queueOffset").collect() if row.body != b"start"]
+    found = read().orderBy("broker", "queueId", "queueOffset").collect()
     queues: dict[str, set[tuple[str, int]]] = {}
     order: dict[str, list[int]] = {}
     for row in found:

@@ -11,9 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import kappamq
-from kappamq.admin.admin import Admin
 from kappamq.testing import ClusterAddresses
-from tests.spark.reading import Send
+from tests.spark.reading import Send, make_queues
 
 SECONDS = 100
 
@@ -45,11 +44,6 @@ class Stream:
 
     def numbers(self) -> list[int]:
         return sorted(json.loads(row.body)["n"] for row in self.frame().collect())
-
-
-async def make_queues(nameserver: str, topic: str, count: int) -> None:
-    async with Admin(nameserver) as admin:
-        await admin.topics.create(topic, queues=count)
 
 
 @pytest.fixture

@@ -128,7 +128,8 @@ class Brokers:
         times = dict.fromkeys(held, at_ms) if isinstance(at_ms, int) else dict(at_ms)
         _check_complete(times, held)
         found = self._ask_each(list(times), lambda cluster, queue: cluster.search_offset(queue, times[queue]))
-        late = [queue for queue, offset in found.items() if offset >= held[queue].end]
+        # A queue that holds nothing cannot be late.
+        late = [queue for queue, offset in found.items() if held[queue].start < held[queue].end <= offset]
         if late and late_fails:
             raise UsageError(
                 f"no message was stored at or after {times[late[0]]} ms in {describe(late)}: use an earlier time, "

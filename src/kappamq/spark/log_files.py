@@ -128,13 +128,18 @@ def _resolve(place: Place, held: Mapping[Queue, _Held], *, late_fails: bool) -> 
         case AtTime(at_ms):
             times = dict.fromkeys(held, at_ms) if isinstance(at_ms, int) else at_ms
             found = {queue: held[queue].files.offset_at(times[queue]) for queue in held if queue in times}
-            late = [queue for queue, at in found.items() if at >= held[queue].bounds.end]
+            late = [queue for queue, at in found.items() if _is_late(held[queue].bounds, at)]
             if late_fails and late:
                 raise UsageError(
                     f"no message was stored at or after that time in {describe(late)}: use an earlier time, "
                     "or set startingOffsetsByTimestampStrategy=latest"
                 )
             return found
+
+
+def _is_late(bounds: Bounds, at: int) -> bool:
+    """Whether every message of a queue lies before `at`; one that holds nothing cannot be late."""
+    return bounds.start < bounds.end <= at
 
 
 def _split(

@@ -168,14 +168,19 @@ async def _send_rows(producer: Producer, rows: list[Outgoing], options: WriteOpt
 async def _send_all(producer: Producer, rows: list[Outgoing], options: WriteOptions) -> None:
     """Send concurrently; rows with a fixed queue keep their order within it."""
     slots = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
-    async with asyncio.TaskGroup() as tasks:
-        for (topic, queue), chosen in (await _by_queue(producer, rows)).items():
-            requests = list(_requests(chosen, options))
-            if queue is None:
-                for request in requests:
-                    tasks.create_task(_send_in_turn(producer, [request], None, slots), name=f"send {topic}")
-            else:
-                tasks.create_task(_send_in_turn(producer, requests, queue, slots), name=f"send {topic}")
+    grouped = await _by_queue(producer, rows)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for (topic, queue), chosen in grouped.items():
+                requests = list(_requests(chosen, options))
+                if queue is None:
+                    for request in requests:
+                        tasks.create_task(_send_in_turn(producer, [request], None, slots), name=f"send {topic}")
+                else:
+                    tasks.create_task(_send_in_turn(producer, requests, queue, slots), name=f"send {topic}")
+    except ExceptionGroup as faults:
+        # One reason is enough, and is easier to read than a group.
+        raise faults.exceptions[0] from None
 
 
 async def _by_queue(producer: Producer, rows: list[Outgoing]) -> dict[tuple[str, Queue | None], list[Outgoing]]:
