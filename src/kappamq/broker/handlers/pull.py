@@ -24,6 +24,8 @@ from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.headers import PullRequest, decode_fields
 
+_READ = int(Permission.READ)  # Plain numbers: flag enums are slow on the hot path.
+
 CODE_BY_STATUS: dict[FetchStatus, ResponseCode] = {
     FetchStatus.FOUND: ResponseCode.SUCCESS,
     FetchStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -161,7 +163,7 @@ class PullHandlers:
     # ── Checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check(self, pull: PullRequest) -> GroupConfig:
-        if not self._rules.permission & Permission.READ:
+        if not self._rules.permission & _READ:
             raise NotPermitted("the broker pulling message is forbidden")
         group = self._groups.get_or_create(pull.group)
         if not group.consume_enable:

@@ -50,6 +50,7 @@ from kappamq.wire.command import Command
 from kappamq.wire.headers import SendRequest, SendRequestV1, decode_fields
 
 _NOT_WAITING: Final = "WAIT\x01false"
+_WRITE: Final = int(Permission.WRITE)  # Plain numbers: flag enums are slow on the hot path.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +208,7 @@ class SendHandlers:
         topic = self._topics.for_send(
             send.topic, template=send.default_topic, queues=1 if is_retry else send.default_topic_queues
         )
-        if not (self._rules.permission & Permission.WRITE and topic.perm & Permission.WRITE):
+        if not (self._rules.permission & _WRITE and topic.perm & _WRITE):
             raise NotPermitted(
                 f"the broker or its topic[{send.topic}] sending message is forbidden: it is not writable"
             )
