@@ -45,13 +45,13 @@ def java_client_550() -> Iterator[JavaClient]:
     yield from _java_client("5.5.0")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rocketmq_cluster() -> Iterator[Cluster]:
     """A real name server and broker, 5.5.0."""
     yield from _cluster("5.5.0")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def rocketmq_497_cluster() -> Iterator[Cluster]:
     """A real name server and broker, 4.9.7."""
     yield from _cluster("4.9.7")
