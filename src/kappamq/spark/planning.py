@@ -97,9 +97,13 @@ def admit(start: QueueOffsets, latest: QueueOffsets, rows_max: int) -> QueueOffs
     total = sum(waiting.values())
     if total <= rows_max:
         return dict(latest)
-    shares = {queue: size * rows_max // total for queue, size in waiting.items()}
+    # One row for each that waits, where there are enough; what is left over goes by size.
+    first = 1 if rows_max >= len(waiting) else 0
+    rows = rows_max - first * len(waiting)
+    rest = total - first * len(waiting)
+    shares = {queue: first + (size - first) * rows // rest for queue, size in waiting.items()}
     left = rows_max - sum(shares.values())
-    by_need = sorted(waiting, key=lambda queue: (shares[queue] > 0, -(waiting[queue] * rows_max % total), queue))
+    by_need = sorted(waiting, key=lambda queue: (-((waiting[queue] - first) * rows % rest), queue))
     for queue in by_need[:left]:
         shares[queue] += 1
     return {queue: start.get(queue, 0) + shares.get(queue, min(backlog[queue], 0)) for queue in latest}
