@@ -177,7 +177,7 @@ class SendHandlers:
                 connection.reply(request.reply(code, fields=fields))
 
         # A half message must be visible to the broker before its producer can decide: it always waits.
-        wait = is_half_message or _NOT_WAITING not in send.properties
+        wait = is_half_message or not _asks_not_to_wait(send.properties)
         self._appender.submit(records, done, atomic=send.batch, wait=wait)
 
     def _is_exhausted(self, request: Command, send: SendRequest | SendRequestV1) -> bool:
@@ -310,3 +310,8 @@ class SendHandlers:
                 )
             )
         return records
+
+
+def _asks_not_to_wait(text: str) -> bool:
+    """Whether a producer wants its answer before the disk has the message; a user's NOWAIT=false does not say so."""
+    return _NOT_WAITING in text and property_of(text, Name.WAIT) == "false"
