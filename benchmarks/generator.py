@@ -33,7 +33,8 @@ class Load:
     in_flight: int = 1
     body_bytes: int = 128
     batch: int = 1
-    queues: int = 8
+    topics: int = 1
+    queues: int = 8  # Of each topic.
     max_messages: int = 32
     header: str = "json"
     rate: float = 0.0  # Requests per second; 0 means as many as are answered.
@@ -46,8 +47,9 @@ class Load:
             return f"pull {self.max_messages}, {shape}"
         batch = f"batch {self.batch}, " if self.batch > 1 else ""
         rate = f", {self.rate:g} requests/s" if self.rate else ""
+        topics = f", {self.topics:,} topics" if self.topics > 1 else ""
         header = ", binary" if self.header == "binary" else ""
-        return f"send {batch}{self.body_bytes} B, {shape}{rate}{header}"
+        return f"send {batch}{self.body_bytes} B, {shape}{topics}{rate}{header}"
 
 
 def build() -> Path:
@@ -143,7 +145,7 @@ def _flags(load: Load) -> list[str]:
         "header": load.header,
     }
     if load.mode == "send":
-        values |= {"batch": load.batch, "rate": load.rate}
+        values |= {"batch": load.batch, "rate": load.rate, "topics": load.topics}
     else:
         values["max-messages"] = load.max_messages
     flags = [text for name, value in values.items() for text in (f"--{name}", str(value))]

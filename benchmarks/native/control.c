@@ -69,31 +69,51 @@ static Reply ask(const Options *options, int connection, int code, const Field *
     }
 }
 
-void create_topic(const Options *options, int connection)
+static void create_topic(const Options *options, int connection, const char *topic)
 {
     char queues[16];
     snprintf(queues, sizeof queues, "%d", options->queues);
     const Field fields[] = {
-        {"topic", options->topic}, {"defaultTopic", "TBW102"}, {"readQueueNums", queues},
+        {"topic", topic}, {"defaultTopic", "TBW102"}, {"readQueueNums", queues},
         {"writeQueueNums", queues}, {"perm", "6"}, {"topicFilterType", "SINGLE_TAG"},
         {"topicSysFlag", "0"}, {"order", "false"},
     };
     Reply reply = ask(options, connection, REQUEST_CREATE_TOPIC, fields, sizeof fields / sizeof *fields);
     if (reply.code != REPLY_OK)
-        failure("topic '%s' was not created: code %d, %s", options->topic, reply.code, reply.remark);
+        failure("topic '%s' was not created: code %d, %s", topic, reply.code, reply.remark);
 }
 
-int64_t stored_messages(const Options *options, int connection)
+void create_topics(const Options *options, int connection)
+{
+    char name[TOPIC_NAME_BYTES];
+    for (int topic = 0; topic < options->topics; topic++) {
+        topic_name(options, topic, name);
+        create_topic(options, connection, name);
+    }
+}
+
+static int64_t stored_in(const Options *options, int connection, const char *topic)
 {
     int64_t sum = 0;
     for (int queue = 0; queue < options->queues; queue++) {
         char queue_text[16];
         snprintf(queue_text, sizeof queue_text, "%d", queue);
-        const Field fields[] = {{"topic", options->topic}, {"queueId", queue_text}};
+        const Field fields[] = {{"topic", topic}, {"queueId", queue_text}};
         Reply reply = ask(options, connection, REQUEST_MAX_OFFSET, fields, sizeof fields / sizeof *fields);
         if (reply.code != REPLY_OK || reply.offset < 0)
-            failure("no maximum offset for queue %d of '%s': code %d, %s", queue, options->topic, reply.code, reply.remark);
+            failure("no maximum offset for queue %d of '%s': code %d, %s", queue, topic, reply.code, reply.remark);
         sum += reply.offset;
+    }
+    return sum;
+}
+
+int64_t stored_messages(const Options *options, int connection)
+{
+    char name[TOPIC_NAME_BYTES];
+    int64_t sum = 0;
+    for (int topic = 0; topic < options->topics; topic++) {
+        topic_name(options, topic, name);
+        sum += stored_in(options, connection, name);
     }
     return sum;
 }

@@ -8,10 +8,10 @@
 
 int connect_to(const Options *options);
 
-/* Creates the topic or changes its number of queues; fails loudly when the broker refuses. */
-void create_topic(const Options *options, int socket);
+/* Creates all topics or changes their number of queues; fails loudly when the broker refuses. */
+void create_topics(const Options *options, int socket);
 
-/* Messages in all queues of the topic: the sum of their maximum offsets. */
+/* Messages in all queues of all topics: the sum of their maximum offsets. */
 int64_t stored_messages(const Options *options, int socket);
 
 #endif

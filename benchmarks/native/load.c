@@ -29,7 +29,7 @@ _Static_assert(SLOTS_MAX == 1 << SLOT_BITS, "every slot has a number of its own 
 typedef struct {
     int64_t started_ns; /* or when it should have started, at a fixed rate */
     int64_t queue_offset;
-    int32_t queue;
+    int32_t queue; /* counted over all topics */
     uint16_t generation;
     bool is_busy;
 } Slot;
@@ -52,7 +52,8 @@ typedef struct {
     Connection *connections;
     Slot *slots;
     uint32_t slot_count;
-    Template *templates; /* one per queue */
+    Template *templates; /* one per queue, topic by topic */
+    int target_count;
     uint8_t *body;       /* the same for every request */
     size_t body_size;
     size_t item_size;    /* of one message in a batch */
@@ -64,7 +65,7 @@ typedef struct {
     int64_t start_ns, window_start_ns, window_end_ns;
     uint64_t due_count;  /* requests started so far at a fixed rate */
     uint32_t in_flight, free_total, next_connection;
-    int next_queue;
+    int next_queue; /* counted over all topics */
 } Load;
 
 static int64_t now_ns(void)
@@ -119,12 +120,12 @@ static void prepare_body(Load *load)
     }
 }
 
-static bool build_send(Load *load, Template *template, const char *queue)
+static bool build_send(Load *load, Template *template, const char *topic, const char *queue)
 {
     const Options *options = load->options;
     bool is_batch = options->batch > 1;
     const Field fields[] = {
-        {"a", options->group}, {"b", options->topic}, {"c", "TBW102"}, {"d", "4"}, {"e", queue}, {"f", "0"},
+        {"a", options->group}, {"b", topic}, {"c", "TBW102"}, {"d", "4"}, {"e", queue}, {"f", "0"},
         {"g", MARK_BORN_AT}, {"h", "0"}, {"i", MESSAGE_PROPERTIES}, {"j", "0"}, {"k", "false"},
         {"m", is_batch ? "true" : "false"}, {"n", options->broker_name},
     };
@@ -151,12 +152,14 @@ static void prepare_requests(Load *load)
     const Options *options = load->options;
     if (options->mode == MODE_SEND)
         prepare_body(load);
-    load->templates = reserve((size_t)options->queues, sizeof *load->templates);
-    for (int queue = 0; queue < options->queues; queue++) {
-        char text[16];
-        snprintf(text, sizeof text, "%d", queue);
-        Template *template = &load->templates[queue];
-        if (!(options->mode == MODE_SEND ? build_send(load, template, text) : build_pull(options, template, text)))
+    load->target_count = options->topics * options->queues;
+    load->templates = reserve((size_t)load->target_count, sizeof *load->templates);
+    for (int target = 0; target < load->target_count; target++) {
+        char queue[16], topic[TOPIC_NAME_BYTES];
+        snprintf(queue, sizeof queue, "%d", target % options->queues);
+        topic_name(options, target / options->queues, topic);
+        Template *template = &load->templates[target];
+        if (!(options->mode == MODE_SEND ? build_send(load, template, topic, queue) : build_pull(options, template, queue)))
             failure("a request does not fit %d bytes of header: shorten the names", HEADER_MAX);
     }
     struct timespec now;
@@ -169,8 +172,8 @@ static void prepare_requests(Load *load)
 static void prepare_connections(Load *load)
 {
     const Options *options = load->options;
-    /* The last queue has the longest number, hence the longest request. */
-    size_t frame_max = load->templates[options->queues - 1].head_size + QUEUE_OFFSET_DIGITS_MAX + load->body_size;
+    /* The last topic and queue have the longest numbers, hence the longest request. */
+    size_t frame_max = load->templates[load->target_count - 1].head_size + QUEUE_OFFSET_DIGITS_MAX + load->body_size;
     load->slot_count = (uint32_t)(options->connections * options->in_flight);
     if ((int64_t)frame_max * load->slot_count > BUFFERED_MAX)
         usage_error("%u requests of %zu bytes in flight do not fit 1 GiB: lower one of them", load->slot_count, frame_max);
@@ -220,7 +223,7 @@ static void issue(Load *load, uint32_t slot_number, int64_t started_ns)
     Connection *connection = &load->connections[slot_number / (uint32_t)options->in_flight];
     if (options->mode == MODE_SEND) {
         slot->queue = load->next_queue;
-        load->next_queue = (load->next_queue + 1) % options->queues;
+        load->next_queue = (load->next_queue + 1) % load->target_count;
         next_unique_key(load, load->unique_key);
     }
     slot->generation = (uint16_t)((slot->generation + 1) % GENERATIONS);

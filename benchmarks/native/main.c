@@ -29,8 +29,8 @@ static void print_text(const char *text)
 
 static void print_settings(const Options *options)
 {
-    printf("{\"mode\":\"%s\",\"address\":\"%s\",\"topic\":\"%s\",\"queues\":%d,\"connections\":%d,\"in_flight\":%d,",
-           options->mode == MODE_SEND ? "send" : "pull", options->address_text, options->topic, options->queues,
+    printf("{\"mode\":\"%s\",\"address\":\"%s\",\"topic\":\"%s\",\"topics\":%d,\"queues\":%d,\"connections\":%d,\"in_flight\":%d,",
+           options->mode == MODE_SEND ? "send" : "pull", options->address_text, options->topic, options->topics, options->queues,
            options->connections, options->in_flight);
     printf("\"body_bytes\":%d,\"batch\":%d,\"max_messages\":%d,\"header\":\"%s\",\"offered_rate\":%.1f,",
            options->body_bytes, options->batch, options->max_messages,
@@ -84,7 +84,7 @@ int main(int argument_count, char **arguments)
     Options options = options_parse(argument_count, arguments);
     int control = connect_to(&options);
     if (options.create)
-        create_topic(&options, control);
+        create_topics(&options, control);
     int64_t before = stored_messages(&options, control);
     load_run(&options, &outcome);
     struct rusage usage;

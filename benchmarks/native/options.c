@@ -12,6 +12,7 @@ static const char HELP[] =
     "usage: generator send|pull --address 127.0.0.1:PORT --topic NAME [options]\n"
     "  --create               create the topic with --queues queues first\n"
     "  --queues N             queues to use, from 0 on (8)\n"
+    "  --topics N             send: to so many topics in turn, NAME, NAME-1, NAME-2 ... (1)\n"
     "  --connections N        connections (1)\n"
     "  --in-flight N          requests in flight per connection (1)\n"
     "  --body BYTES           size of each message body (128)\n"
@@ -101,8 +102,17 @@ static void check_together(const Options *options)
         usage_error("a request carries at most %d bytes of bodies: lower --body or --batch", BODY_MAX);
     if (options->mode == MODE_PULL && (options->rate > 0 || options->batch > 1))
         usage_error("--rate and --batch are for send");
+    if (options->mode == MODE_PULL && options->topics > 1)
+        usage_error("--topics is for send");
+    if ((long)options->topics * options->queues > TARGETS_MAX)
+        usage_error("at most %d queues over all topics", TARGETS_MAX);
     if (options->mode == MODE_SEND && options->once)
         usage_error("--once is for pull");
+}
+
+void topic_name(const Options *options, int topic, char name[TOPIC_NAME_BYTES])
+{
+    snprintf(name, TOPIC_NAME_BYTES, topic ? "%s-%d" : "%s", options->topic, topic);
 }
 
 Options options_parse(int argument_count, char **arguments)
@@ -112,9 +122,9 @@ Options options_parse(int argument_count, char **arguments)
         {"connections", 1, 0, 'n'}, {"in-flight", 1, 0, 'f'}, {"body", 1, 0, 'b'},       {"batch", 1, 0, 'k'},
         {"max-messages", 1, 0, 'm'}, {"once", 0, 0, 'o'},   {"rate", 1, 0, 'r'},         {"header", 1, 0, 'h'},
         {"group", 1, 0, 'g'},       {"broker-name", 1, 0, 'B'}, {"warmup", 1, 0, 'w'},   {"seconds", 1, 0, 's'},
-        {"drain", 1, 0, 'd'},       {0, 0, 0, 0},
+        {"drain", 1, 0, 'd'},       {"topics", 1, 0, 'T'},  {0, 0, 0, 0},
     };
-    Options options = {.group = "benchmark", .broker_name = "broker-a", .queues = 8, .connections = 1, .in_flight = 1,
+    Options options = {.group = "benchmark", .broker_name = "broker-a", .topics = 1, .queues = 8, .connections = 1, .in_flight = 1,
                        .body_bytes = 128, .batch = 1, .max_messages = 32, .warmup_seconds = 1, .seconds = 5,
                        .drain_seconds = 5};
     int index = 0;
@@ -124,6 +134,7 @@ Options options_parse(int argument_count, char **arguments)
         case 'a': options.address = loopback_address(options.address_text = optarg); break;
         case 't': options.topic = optarg; break;
         case 'c': options.create = true; break;
+        case 'T': options.topics = whole(name, optarg, 1, TARGETS_MAX); break;
         case 'q': options.queues = whole(name, optarg, 1, QUEUES_MAX); break;
         case 'n': options.connections = whole(name, optarg, 1, CONNECTIONS_MAX); break;
         case 'f': options.in_flight = whole(name, optarg, 1, IN_FLIGHT_MAX); break;

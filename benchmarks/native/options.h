@@ -12,6 +12,8 @@
 #define IN_FLIGHT_MAX 65536
 #define SLOTS_MAX (1 << 20)
 #define QUEUES_MAX 1024
+#define TARGETS_MAX 20000 /* queues over all topics */
+#define TOPIC_NAME_BYTES 144
 #define BODY_MAX (4 * 1024 * 1024)
 #define BUFFERED_MAX (1024ll * 1024 * 1024) /* of requests not yet taken by the kernel, over all connections */
 #define SECONDS_MAX 3600
@@ -24,6 +26,7 @@ typedef struct {
     struct sockaddr_in address;
     const char *address_text;
     const char *topic;
+    int topics;         /* send: so many topics in turn; see topic_name */
     const char *group;
     const char *broker_name;
     bool create;        /* create the topic first */
@@ -42,6 +45,9 @@ typedef struct {
 
 /* Ends the process with status 2 and a sentence on standard error when the options make no sense. */
 Options options_parse(int argument_count, char **arguments);
+
+/* The first topic has the name itself, each further one its number behind it. */
+void topic_name(const Options *options, int topic, char name[TOPIC_NAME_BYTES]);
 
 _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

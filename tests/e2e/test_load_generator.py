@@ -224,6 +224,13 @@ def test_send_has_the_fields_of_the_java_client(broker: StubBroker) -> None:
     }
 
 
+def test_many_topics_take_turns(broker: StubBroker) -> None:
+    outcome = run(Load(connections=2, in_flight=3, topics=5, queues=2), broker)
+    assert outcome["topics"] == 5
+    names = {header["extFields"]["b"] for header in broker.headers}
+    assert names == {TOPIC, *(f"{TOPIC}-{number}" for number in range(1, 5))}
+
+
 @pytest.mark.parametrize("header", ["json", "binary"])
 def test_pull_once_counts_every_record(broker: StubBroker, header: str) -> None:
     broker.queues.update({0: 1000, 1: 0, 2: 33, 3: 1})
