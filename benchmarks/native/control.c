@@ -10,6 +10,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#define TOPICS_AT_ONCE 100
+
 int connect_to(const Options *options)
 {
     int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -38,16 +40,22 @@ static void receive_all(const Options *options, int connection, uint8_t *at, siz
     }
 }
 
-static Reply ask(const Options *options, int connection, int code, const Field *fields, size_t field_count)
+static int32_t last_opaque = OPAQUE_BASE;
+
+static void tell(const Options *options, int connection, int code, const Field *fields, size_t field_count)
 {
-    static int32_t opaque = OPAQUE_BASE;
     static Template template;
     static uint8_t frame[sizeof template.head];
     if (!template_build(&template, options->header, code, fields, field_count, 0))
         failure("request %d does not fit %d bytes of header: shorten the names", code, HEADER_MAX);
-    size_t size = template_fill(&template, &(Filling){.opaque = ++opaque}, frame);
+    size_t size = template_fill(&template, &(Filling){.opaque = ++last_opaque}, frame);
     if (send(connection, frame, size, MSG_NOSIGNAL) != (ssize_t)size)
         failure("cannot send to %s: %s", options->address_text, strerror(errno));
+}
+
+/* The next reply to one of the last `count` requests. */
+static Reply hear(const Options *options, int connection, int count)
+{
     for (;;) {
         Reply reply;
         const uint8_t *body;
@@ -63,13 +71,13 @@ static Reply ask(const Options *options, int connection, int code, const Field *
         bool is_readable = reply_parse(answer, 4 + rest, &reply, &body, &body_size);
         free(answer);
         if (!is_readable)
-            failure("%s sent a reply to request %d that cannot be read", options->address_text, code);
-        if (reply.is_reply && reply.opaque == opaque)
+            failure("%s sent a reply that cannot be read", options->address_text);
+        if (reply.is_reply && reply.opaque > last_opaque - count && reply.opaque <= last_opaque)
             return reply;
     }
 }
 
-static void create_topic(const Options *options, int connection, const char *topic)
+static void ask_for_topic(const Options *options, int connection, const char *topic)
 {
     char queues[16];
     snprintf(queues, sizeof queues, "%d", options->queues);
@@ -78,17 +86,23 @@ static void create_topic(const Options *options, int connection, const char *top
         {"writeQueueNums", queues}, {"perm", "6"}, {"topicFilterType", "SINGLE_TAG"},
         {"topicSysFlag", "0"}, {"order", "false"},
     };
-    Reply reply = ask(options, connection, REQUEST_CREATE_TOPIC, fields, sizeof fields / sizeof *fields);
-    if (reply.code != REPLY_OK)
-        failure("topic '%s' was not created: code %d, %s", topic, reply.code, reply.remark);
+    tell(options, connection, REQUEST_CREATE_TOPIC, fields, sizeof fields / sizeof *fields);
 }
 
 void create_topics(const Options *options, int connection)
 {
     char name[TOPIC_NAME_BYTES];
-    for (int topic = 0; topic < options->topics; topic++) {
-        topic_name(options, topic, name);
-        create_topic(options, connection, name);
+    for (int first = 0; first < options->topics; first += TOPICS_AT_ONCE) {
+        int count = options->topics - first < TOPICS_AT_ONCE ? options->topics - first : TOPICS_AT_ONCE;
+        for (int i = 0; i < count; i++) {
+            topic_name(options, first + i, name);
+            ask_for_topic(options, connection, name);
+        }
+        for (int i = 0; i < count; i++) {
+            Reply reply = hear(options, connection, count);
+            if (reply.code != REPLY_OK)
+                failure("topic '%s' was not created: code %d, %s", options->topic, reply.code, reply.remark);
+        }
     }
 }
 
@@ -99,7 +113,8 @@ static int64_t stored_in(const Options *options, int connection, const char *top
         char queue_text[16];
         snprintf(queue_text, sizeof queue_text, "%d", queue);
         const Field fields[] = {{"topic", topic}, {"queueId", queue_text}};
-        Reply reply = ask(options, connection, REQUEST_MAX_OFFSET, fields, sizeof fields / sizeof *fields);
+        tell(options, connection, REQUEST_MAX_OFFSET, fields, sizeof fields / sizeof *fields);
+        Reply reply = hear(options, connection, 1);
         if (reply.code != REPLY_OK || reply.offset < 0)
             failure("no maximum offset for queue %d of '%s': code %d, %s", queue, topic, reply.code, reply.remark);
         sum += reply.offset;

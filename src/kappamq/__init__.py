@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         MachineRoom,
         MachineRoomNearby,
     )
-    from kappamq.client.core.handling import RetryLater
+    from kappamq.client.core.handling import Progress, RetryLater
     from kappamq.client.core.process_queue import CacheLimits
     from kappamq.client.core.receipts import SendReceipt, SendStatus
     from kappamq.client.core.starting import StartFrom
@@ -62,6 +62,7 @@ _HOMES: Final = {
     "MessageModel": "kappamq.model.subscription",
     "Producer": "kappamq.client.blocking",
     "ProducerSettings": "kappamq.client.settings",
+    "Progress": "kappamq.client.core.handling",
     "PullConsumer": "kappamq.client.blocking",
     "PullStatus": "kappamq.client.aio.cluster",
     "Pulled": "kappamq.client.aio.pull_consumer",
@@ -99,6 +100,7 @@ __all__ = [
     "MessageModel",
     "Producer",
     "ProducerSettings",
+    "Progress",
     "PullConsumer",
     "PullStatus",
     "Pulled",

@@ -14,6 +14,11 @@ class Clock(Protocol):
         """Seconds that never go back: for deadlines and durations."""
 
 
+def elapsed_ms(clock: Clock) -> int:
+    """Milliseconds that never go back, for durations in the unit of time stamps."""
+    return int(clock.monotonic() * 1000)
+
+
 class SystemClock:
     """The clock of the machine."""
 

@@ -588,16 +588,30 @@ class PushConsumer:
         self._thread.open()
 
     def on(
-        self, topic: str, expression: str = "*", *, expression_type: str = ExpressionType.TAG, batch_size: int = 1
+        self,
+        topic: str,
+        expression: str = "*",
+        *,
+        expression_type: str = ExpressionType.TAG,
+        batch_size: int = 1,
+        auto_commit: bool = True,
     ) -> Callable[[AnyHandler], AnyHandler]:
         """Decorator: let a function handle a topic.
 
         With `batch_size` over 1 it gets a list of up to so many messages, and may return the index of the last one
-        that succeeded.
+        that succeeded. With `auto_commit=False` (ordered consumers only) nothing counts as consumed before the
+        function returns `Progress.COMMIT`; pulling stops when `limits.messages_max` wait for that.
         """
 
         def register(function: AnyHandler) -> AnyHandler:
-            self.add_handler(topic, function, expression, expression_type=expression_type, batch_size=batch_size)
+            self.add_handler(
+                topic,
+                function,
+                expression,
+                expression_type=expression_type,
+                batch_size=batch_size,
+                auto_commit=auto_commit,
+            )
             return function
 
         return register
@@ -610,11 +624,19 @@ class PushConsumer:
         *,
         expression_type: str = ExpressionType.TAG,
         batch_size: int = 1,
+        auto_commit: bool = True,
     ) -> None:
         """Let a function handle a topic; also while running."""
 
         async def add(consumer: AioPushConsumer) -> None:
-            consumer.add_handler(topic, function, expression, expression_type=expression_type, batch_size=batch_size)
+            consumer.add_handler(
+                topic,
+                function,
+                expression,
+                expression_type=expression_type,
+                batch_size=batch_size,
+                auto_commit=auto_commit,
+            )
 
         self._thread.call(add)
 

@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 from kappamq.client.compression import LEVEL, Compression, check_available
 from kappamq.client.core.balancing import Average, Strategy
-from kappamq.client.core.process_queue import CacheLimits
+from kappamq.client.core.process_queue import LOCK_LIFE_MS, CacheLimits
 from kappamq.client.core.starting import StartFrom
 from kappamq.errors import ConfigError
 from kappamq.model.message import BODY_BYTES_MAX
@@ -157,6 +157,9 @@ class PushSettings:
     run_continuously_ms: int = 60_000
     """How long one orderly queue may keep a worker before others get a turn."""
     lock_interval_ms: int = 20_000
+    """How often the locks of an orderly consumer are renewed."""
+    lock_life_ms: int = LOCK_LIFE_MS
+    """How long a lock is trusted after a broker confirmed it; must be shorter than the lease that brokers give."""
     local_retry_ms: int = 5_000
     """Pause before a message that could not be sent back is handled here again."""
     close_timeout_ms: int = 30_000
@@ -168,6 +171,11 @@ class PushSettings:
         _check_range(self, "concurrency", 1, 1000)
         _check_positive(self, "consume_timeout_ms", "lock_interval_ms", "local_retry_ms", "cached_messages_max")
         _check_range(self, "suspend_queue_ms", 10, 30_000)
+        if self.lock_life_ms <= self.lock_interval_ms:
+            raise ConfigError(
+                f"lock_life_ms ({self.lock_life_ms}) must be longer than lock_interval_ms ({self.lock_interval_ms}): "
+                "else every lock lapses before it is renewed"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from kappamq.client.aio.subscribing import Subscriptions
 from kappamq.client.core.process_queue import CacheLimits, ProcessQueue
 from kappamq.client.core.receiving import decode_pull, restore_topic
 from kappamq.client.settings import ConsumerSettings
+from kappamq.clock import elapsed_ms
 from kappamq.errors import KappaError, Refused
 from kappamq.model.message import Queue, StoredMessage
 from kappamq.model.names import is_retry_topic
@@ -75,6 +76,7 @@ class PullLoop:
         subscriptions: Subscriptions,
         store: OffsetStore,
         is_orderly: bool,
+        is_ours: Callable[[ProcessQueue], bool],
         limits: Callable[[], CacheLimits],
         submit: Callable[[Assignment, list[StoredMessage]], None],
         on_moved: Callable[[Assignment, int], None],
@@ -85,6 +87,7 @@ class PullLoop:
         self._subscriptions = subscriptions
         self._store = store
         self._is_orderly = is_orderly
+        self._is_ours = is_ours
         self._limits = limits
         self._submit = submit
         self._on_moved = on_moved
@@ -94,16 +97,14 @@ class PullLoop:
         """Pull one queue until it is dropped or the task is cancelled."""
         cached = assignment.cached
         while not cached.is_dropped:
-            cached.last_pull_ms = self._cluster.clock.now_ms()
-            if self._must_lock(cached):
+            clock = self._cluster.clock
+            cached.mark_pulled(now_ms=clock.now_ms(), elapsed_ms=elapsed_ms(clock))
+            if not self._is_ours(cached):
                 await asyncio.sleep(LOCK_POLL_SECONDS)
             elif self.is_paused or cached.is_over(self._limits(), is_orderly=self._is_orderly):
                 await _wait(assignment.room)
             else:
                 await self._pull(assignment)
-
-    def _must_lock(self, cached: ProcessQueue) -> bool:
-        return self._is_orderly and self._settings.model is MessageModel.CLUSTERING and not cached.is_locked
 
     async def _pull(self, assignment: Assignment) -> None:
         queue = assignment.queue

@@ -14,7 +14,7 @@ from kappamq.client.core.handling import Handler, RetryLater, Verdict, chunks_of
 from kappamq.client.core.priorities import Lanes, Priorities
 from kappamq.client.core.tracing import Outcome
 from kappamq.client.settings import PushSettings
-from kappamq.clock import Clock
+from kappamq.clock import Clock, elapsed_ms
 from kappamq.model.message import StoredMessage
 
 log = logging.getLogger(__name__)
@@ -97,8 +97,10 @@ class ConcurrentHandling:
 
     async def _consume(self, assignment: Assignment, handler: Handler | None, chunk: list[StoredMessage]) -> None:
         cached = assignment.cached
-        cached.mark_started(chunk, now_ms=self._clock.now_ms())
-        verdict = await run_handler(handler, chunk, self._threads, tracer=self._tracer)
+        cached.mark_started(chunk, elapsed_ms=elapsed_ms(self._clock))
+        verdict = await run_handler(
+            handler, chunk, self._threads, tracer=self._tracer, timeout_ms=self._settings.consume_timeout_ms
+        )
         if cached.is_dropped:
             return  # Somebody else has the queue and these messages now.
         failed = [message for message in verdict.failed if cached.contains(message)]
@@ -145,7 +147,7 @@ class ConcurrentHandling:
         for assignment in assignments:
             for _ in range(OVERDUE_ROUNDS_MAX):
                 message = assignment.cached.first_if_overdue(
-                    timeout_ms=self._settings.consume_timeout_ms, now_ms=self._clock.now_ms()
+                    timeout_ms=self._settings.consume_timeout_ms, elapsed_ms=elapsed_ms(self._clock)
                 )
                 if message is None or assignment.cached.is_dropped:
                     break
@@ -162,9 +164,14 @@ class ConcurrentHandling:
 
 
 async def run_handler(
-    handler: Handler | None, chunk: list[StoredMessage], threads: Executor, *, tracer: Tracer | None = None
+    handler: Handler | None,
+    chunk: list[StoredMessage],
+    threads: Executor,
+    *,
+    timeout_ms: int,
+    tracer: Tracer | None = None,
 ) -> Verdict:
-    """Let the handler have the messages and judge the outcome."""
+    """Let the handler have the messages and judge the outcome. One over `timeout_ms` is traced as too slow."""
     if handler is None:
         log.error("no handler for topic %s: message will come again", chunk[0].topic)
         return Verdict([], chunk)
@@ -174,18 +181,20 @@ async def run_handler(
     verdict = await _run_untraced(handler, chunk, threads)
     failed = {message.message_id for message in verdict.failed}
     failed_as = Outcome.RAISED if verdict.is_error else Outcome.FAILED
-    tracer.end_handling(begun, lambda message_id: failed_as if message_id in failed else Outcome.SUCCESS)
+    tracer.end_handling(
+        begun, lambda message_id: failed_as if message_id in failed else Outcome.SUCCESS, timeout_ms=timeout_ms
+    )
     return verdict
 
 
 async def _run_untraced(handler: Handler, chunk: list[StoredMessage], threads: Executor) -> Verdict:
     outcome = await call_user(handler.function, handler.argument(chunk), threads=threads)
     if not isinstance(outcome, Raised):
-        return judge_return(chunk, outcome if handler.takes_list else None)
+        return judge_return(chunk, outcome, handler)
     if isinstance(outcome.error, RetryLater):
         log.info("handler wants a message again message_id=%s reason=%s", chunk[0].message_id, outcome.error)
     else:
         log.warning(
             "handler failed: message will come again message_id=%s", chunk[0].message_id, exc_info=outcome.error
         )
-    return judge_error(chunk, outcome.error)
+    return judge_error(chunk, outcome.error, handler)

@@ -12,9 +12,9 @@ from kappamq.client.aio.offset_store import OffsetStore
 from kappamq.client.aio.send_back import SendBack
 from kappamq.client.aio.tasks import OwnedTasks
 from kappamq.client.aio.tracing import Tracer
-from kappamq.client.core.handling import Handler, Verdict
+from kappamq.client.core.handling import Handler, Progress, Verdict
 from kappamq.client.settings import PushSettings
-from kappamq.clock import Clock
+from kappamq.clock import Clock, elapsed_ms
 from kappamq.model.message import StoredMessage
 
 log = logging.getLogger(__name__)
@@ -90,18 +90,19 @@ class OrderlyHandling:
 
     async def _run(self, assignment: Assignment) -> float | None:
         """Handle messages until the turn is over: then the pause in seconds; `None` when there are no more."""
-        turn_ends_ms = self._clock.now_ms() + self._settings.run_continuously_ms
+        turn_ends = elapsed_ms(self._clock) + self._settings.run_continuously_ms
         cached = assignment.cached
         while not self._must_stop(assignment):
-            now_ms = self._clock.now_ms()
-            if now_ms >= turn_ends_ms:
+            if elapsed_ms(self._clock) >= turn_ends:
                 return YIELD_SECONDS
             if not self._may_handle(assignment):
                 return LOCK_SECONDS
-            handler, chunk = self._take(assignment, now_ms)
+            handler, chunk = self._take(assignment)
             if not chunk:
                 return None
-            verdict = await run_handler(handler, chunk, self._threads, tracer=self._tracer)
+            verdict = await run_handler(
+                handler, chunk, self._threads, tracer=self._tracer, timeout_ms=self._settings.consume_timeout_ms
+            )
             if self._may_handle(assignment):
                 pause_ms = await self._conclude(assignment, verdict)
                 assignment.room.set()
@@ -119,12 +120,14 @@ class OrderlyHandling:
         cached = assignment.cached
         if not self._needs_lock:
             return not cached.is_dropped
-        return cached.is_locked and not cached.is_lock_expired(self._clock.now_ms())
+        life_ms = self._settings.lock_life_ms
+        return cached.is_locked and not cached.is_lock_expired(elapsed_ms(self._clock), life_ms=life_ms)
 
-    def _take(self, assignment: Assignment, now_ms: int) -> tuple[Handler | None, list[StoredMessage]]:
+    def _take(self, assignment: Assignment) -> tuple[Handler | None, list[StoredMessage]]:
         first = assignment.cached.first
         handler = self._handler_of(first.topic) if first is not None else None
-        chunk = assignment.cached.take(handler.batch_size if handler is not None else 1, now_ms=now_ms)
+        batch_size = handler.batch_size if handler is not None else 1
+        chunk = assignment.cached.take(batch_size, now_ms=self._clock.now_ms())
         # Retries of several topics share one queue: each handler gets its own.
         for position, message in enumerate(chunk):
             if message.topic != chunk[0].topic:
@@ -134,18 +137,21 @@ class OrderlyHandling:
 
     async def _conclude(self, assignment: Assignment, verdict: Verdict) -> int | None:
         """Commit what is done; the pause in ms when something must wait."""
-        waiting = [message for message in verdict.failed if not await self._give_up(message, verdict.cause)]
         cached = assignment.cached
+        pause_ms = verdict.pause_ms if verdict.pause_ms is not None else self._settings.suspend_queue_ms
+        if verdict.progress is Progress.ROLLBACK:
+            cached.rollback()
+            return pause_ms
+        waiting = [message for message in verdict.failed if not await self._give_up(message, verdict.cause)]
         cached.put_back(waiting)
-        committable = cached.commit()
-        if committable is not None:
-            offset = min([committable, *(message.queue_offset for message in waiting)])
-            self._store.update(assignment.queue, offset, only_forward=False)
-        if not waiting:
-            return None
+        if verdict.progress is Progress.COMMIT:
+            committable = cached.commit()
+            if committable is not None:
+                offset = min([committable, *(message.queue_offset for message in waiting)])
+                self._store.update(assignment.queue, offset, only_forward=False)
         for message in waiting:
             message.retry_count += 1
-        return verdict.pause_ms if verdict.pause_ms is not None else self._settings.suspend_queue_ms
+        return pause_ms if waiting else None
 
     async def _give_up(self, message: StoredMessage, cause: str | None) -> bool:
         """Whether a message failed too often and went to the dead letters; without a limit it never does."""

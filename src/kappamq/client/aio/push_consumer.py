@@ -26,6 +26,7 @@ from kappamq.client.core.priorities import Priorities, TopicPriorities
 from kappamq.client.core.process_queue import CacheLimits, ProcessQueue
 from kappamq.client.core.starting import StartFrom
 from kappamq.client.settings import ClusterSettings, ConsumerSettings, PushSettings, StartPlace, start_place
+from kappamq.clock import elapsed_ms
 from kappamq.errors import UsageError
 from kappamq.model.message import Queue, StoredMessage
 from kappamq.model.names import check_group, is_retry_topic, retry_topic
@@ -134,15 +135,24 @@ class PushConsumer:
         *,
         expression_type: str = ExpressionType.TAG,
         batch_size: int = 1,
+        auto_commit: bool = True,
     ) -> Callable[[AnyHandler], AnyHandler]:
         """Decorator: let a function handle a topic.
 
         With `batch_size` over 1 it gets a list of up to so many messages, and may return the index of the last one
-        that succeeded.
+        that succeeded. With `auto_commit=False` (ordered consumers only) nothing counts as consumed before the
+        function returns `Progress.COMMIT`; pulling stops when `limits.messages_max` wait for that.
         """
 
         def register(function: AnyHandler) -> AnyHandler:
-            self.add_handler(topic, function, expression, expression_type=expression_type, batch_size=batch_size)
+            self.add_handler(
+                topic,
+                function,
+                expression,
+                expression_type=expression_type,
+                batch_size=batch_size,
+                auto_commit=auto_commit,
+            )
             return function
 
         return register
@@ -155,9 +165,12 @@ class PushConsumer:
         *,
         expression_type: str = ExpressionType.TAG,
         batch_size: int = 1,
+        auto_commit: bool = True,
     ) -> None:
         """Let a function handle a topic; also while running."""
-        handler = Handler(function, batch_size, takes_list=batch_size > 1)
+        if not auto_commit and not self._is_ordered:
+            raise UsageError("auto_commit=False needs an ordered consumer: pass ordered=True, or raise RetryLater")
+        handler = Handler(function, batch_size, takes_list=batch_size > 1, auto_commit=auto_commit)
         self._subscriptions.add(topic, expression, expression_type)
         self._handlers[topic] = handler
         if self._is_running:
@@ -271,6 +284,7 @@ class PushConsumer:
             subscriptions=self._subscriptions,
             store=self._store,
             is_orderly=self._is_ordered,
+            is_ours=self._is_ours,
             limits=self._limits,
             submit=self._handling.submit,
             on_moved=self._on_moved,
@@ -308,12 +322,15 @@ class PushConsumer:
             task.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
         async with self._changing:
-            queues = list(self._assignments)
+            queues = [queue for queue, assignment in self._assignments.items() if self._is_ours(assignment.cached)]
             await self._store.persist(queues)
             for assignment in self._assignments.values():
                 assignment.cached.is_dropped = True
             self._assignments.clear()
         if self._needs_locks and is_drained:
+            for assignment in list(self._releasing):  # Given away already, but their handlers were slow.
+                queues.append(assignment.queue)
+                await self._release(assignment)
             await self.cluster.unlock_queues(self._group, queues)
         if self._send_back is not None:
             await self._send_back.close()
@@ -354,12 +371,12 @@ class PushConsumer:
     async def _apply(self, topic: str, mine: set[Queue]) -> bool:
         async with self._changing:
             before = {queue for queue in self._assignments if queue.topic == topic}
-            now_ms = self.cluster.clock.now_ms()
+            elapsed = elapsed_ms(self.cluster.clock)
             for queue in before:
                 assignment = self._assignments[queue]
                 if queue not in mine:
                     await self._drop(assignment)
-                elif assignment.cached.is_pull_expired(now_ms) and not self._pulling.is_paused:
+                elif assignment.cached.is_pull_expired(elapsed) and not self._pulling.is_paused:
                     log.error("queue was not pulled for too long: starting it anew queue=%s", queue)
                     await self._drop(assignment)
             fresh = sorted(mine - self._assignments.keys())
@@ -375,6 +392,7 @@ class PushConsumer:
         """Start queues that are newly ours; False when some could not be locked or started."""
         releasing = {assignment.queue for assignment in self._releasing}
         ready = [queue for queue in queues if queue not in releasing]
+        asked_at = elapsed_ms(self.cluster.clock)
         if self._needs_locks and ready:
             held = await self.cluster.lock_queues(self._group, ready)
             ready = [queue for queue in ready if held.get(queue)]
@@ -383,12 +401,14 @@ class PushConsumer:
         )
         for queue, start in zip(ready, starts, strict=True):
             if start is not None and self._is_running:
-                self._begin(queue, start)
+                self._begin(queue, start, locked_at=asked_at)
         return len(ready) == len(queues) and all(start is not None for start in starts)
 
-    def _begin(self, queue: Queue, start: int) -> None:
-        cached = ProcessQueue(now_ms=self.cluster.clock.now_ms())
-        cached.is_locked = self._needs_locks
+    def _begin(self, queue: Queue, start: int, *, locked_at: int) -> None:
+        now_ms = self.cluster.clock.now_ms()
+        cached = ProcessQueue(now_ms=now_ms, elapsed_ms=elapsed_ms(self.cluster.clock))
+        if self._needs_locks:
+            cached.mark_locked(now_ms=now_ms, elapsed_ms=locked_at)
         assignment = Assignment(queue, cached, start)
         self._assignments[queue] = assignment
         assignment.task = self.cluster.tasks.start(
@@ -421,11 +441,17 @@ class PushConsumer:
     async def _release(self, assignment: Assignment) -> None:
         """Unlock a queue once its handler has finished: the next owner must not overtake it."""
         await assignment.idle.wait()
-        await self._store.persist([assignment.queue])
+        if assignment not in self._releasing:
+            return
+        if self._is_ours(assignment.cached):
+            await self._store.persist([assignment.queue])
         self._store.forget(assignment.queue)
-        assignment.cached.is_locked = False
+        is_locked, assignment.cached.is_locked = assignment.cached.is_locked, False
         self._releasing.discard(assignment)
-        await self.cluster.unlock_queues(self._group, [assignment.queue])
+        if is_locked:
+            await self.cluster.unlock_queues(self._group, [assignment.queue])
+        else:
+            self._balancer.wake()
 
     def _on_moved(self, assignment: Assignment, next_offset: int) -> None:
         """The broker put us elsewhere: messages expired, or somebody reset the group."""
@@ -448,14 +474,15 @@ class PushConsumer:
             await self._store.persist([queue])
             self._releasing.discard(assignment)
             if self._is_running and queue not in self._assignments:
-                self._begin(queue, offset)
+                self._begin(queue, offset, locked_at=assignment.cached.locked_at)
 
     # ── Steady work ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _persist_forever(self) -> None:
         while True:
             await asyncio.sleep(self._settings.commit_interval_ms / 1000)
-            await self._store.persist(list(self._assignments))
+            owned = [queue for queue, assignment in self._assignments.items() if self._is_ours(assignment.cached)]
+            await self._store.persist(owned)
 
     async def _watch_overdue(self, handling: ConcurrentHandling) -> None:
         while True:
@@ -463,20 +490,40 @@ class PushConsumer:
             await handling.send_back_overdue(list(self._assignments.values()))
 
     async def _lock_forever(self) -> None:
-        """Renew our locks; a queue whose lock somebody else has is not ours any more."""
         while True:
             await asyncio.sleep(self._handling_settings.lock_interval_ms / 1000)
-            assignments = [*self._assignments.values(), *self._releasing]
-            held = await self.cluster.lock_queues(self._group, [assignment.queue for assignment in assignments])
-            for assignment in assignments:
-                is_held = held.get(assignment.queue)
-                if is_held:
-                    assignment.cached.last_lock_ms = self.cluster.clock.now_ms()
-                elif is_held is False:
-                    log.warning("lock lost: queue dropped queue=%s", assignment.queue)
-                    assignment.cached.is_locked = False
-                    self._forget(assignment)
-                    self._balancer.wake()
+            await self._renew_locks()
+
+    async def _renew_locks(self) -> None:
+        """A queue whose lock somebody else has is not ours any more, and one whose lock lapsed may have been theirs."""
+        assignments = [each for each in (*self._assignments.values(), *self._releasing) if each.cached.is_locked]
+        asked_at = elapsed_ms(self.cluster.clock)
+        held = await self.cluster.lock_queues(self._group, [assignment.queue for assignment in assignments])
+        for assignment in assignments:
+            is_held = held.get(assignment.queue)
+            if is_held is None or not assignment.cached.is_locked:
+                continue  # The broker did not answer: our trust runs out by itself. Or we let go meanwhile.
+            if is_held and self._is_ours(assignment.cached, at=asked_at):
+                assignment.cached.mark_locked(now_ms=self.cluster.clock.now_ms(), elapsed_ms=asked_at)
+            else:
+                self._lose(assignment)
+
+    def _lose(self, assignment: Assignment) -> None:
+        """Let go of a queue that was or may have been somebody else's, and of what we knew about its progress."""
+        log.warning("lock lost: queue starts anew queue=%s", assignment.queue)
+        assignment.cached.is_locked = False
+        self._forget(assignment)
+        self._store.forget(assignment.queue)
+        self._releasing.add(assignment)  # Not begun again here while the handler still runs.
+        self.cluster.tasks.start(self._release(assignment), name="release")
+
+    def _is_ours(self, cached: ProcessQueue, *, at: int | None = None) -> bool:
+        """Whether nobody else can have a queue: its progress may be committed."""
+        if not self._needs_locks:
+            return True
+        elapsed = elapsed_ms(self.cluster.clock) if at is None else at
+        life_ms = self._handling_settings.lock_life_ms
+        return cached.is_locked and not cached.is_lock_expired(elapsed, life_ms=life_ms)
 
     # ── What brokers ask ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -100,16 +100,29 @@ class Tracer:
             self.add(topic, [record])
         return records
 
-    def end_handling(self, begun: Sequence[tuple[str, Delivered]], outcome_of: Callable[[str], Outcome]) -> None:
-        """Trace how the handler ended for each message id. RocketMQ: the time is shared out among the messages."""
+    def end_handling(
+        self,
+        begun: Sequence[tuple[str, Delivered]],
+        outcome_of: Callable[[str], Outcome],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Trace how the handler ended for each message id. RocketMQ: the time is shared out among the messages.
+
+        RocketMQ: one that ended well or asked for another try, but later than `timeout_ms`, counts as timed out.
+        """
         now_ms = self._clock.now_ms()
         for topic, record in begun:
             outcome = outcome_of(record.message_id)
+            is_success = outcome is Outcome.SUCCESS
+            is_late = timeout_ms is not None and now_ms - record.at_ms >= timeout_ms
+            if is_late and outcome is not Outcome.RAISED:
+                outcome = Outcome.TIMED_OUT
             handled = Handled(
                 request_id=record.request_id,
                 message_id=record.message_id,
                 cost_ms=max(0, now_ms - record.at_ms) // len(begun),
-                is_success=outcome is Outcome.SUCCESS,
+                is_success=is_success,
                 keys=record.keys,
                 outcome=outcome,
                 at_ms=now_ms,

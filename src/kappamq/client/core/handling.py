@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Final, TypeAlias
 
 from kappamq.errors import UsageError
@@ -11,8 +12,21 @@ BATCH_SIZE_MAX: Final = 1024
 DEAD_LETTER_LEVEL: Final = -1
 CAUSE_CHARACTERS_MAX: Final = 500
 
-OneHandler: TypeAlias = Callable[[StoredMessage], Awaitable[None] | None]
-BatchHandler: TypeAlias = Callable[[list[StoredMessage]], Awaitable[int | None] | int | None]
+
+
+class Progress(Enum):
+    """What an orderly handler that commits by itself (`auto_commit=False`) may return. Nothing means `KEEP`."""
+
+    COMMIT = auto()
+    """Everything handled so far is consumed."""
+    KEEP = auto()
+    """Handled, but not yet consumed: it comes again if this consumer ends or a rollback follows before a commit."""
+    ROLLBACK = auto()
+    """Everything since the last commit comes again after a pause."""
+
+
+OneHandler: TypeAlias = Callable[[StoredMessage], Awaitable[Progress | None] | Progress | None]
+BatchHandler: TypeAlias = Callable[[list[StoredMessage]], Awaitable[Progress | int | None] | Progress | int | None]
 
 
 class RetryLater(Exception):
@@ -36,6 +50,7 @@ class Handler:
     function: Callable[..., Any]
     batch_size: int = 1
     takes_list: bool = False
+    auto_commit: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.batch_size <= BATCH_SIZE_MAX:
@@ -58,21 +73,28 @@ class Verdict:
     """What the handler raised, for those who will look at the dead letter."""
     is_error: bool = False
     """Whether the handler failed, rather than asked for the messages again."""
+    progress: Progress = Progress.COMMIT
+    """What becomes of the messages that are done, and of those kept before them."""
 
 
-def judge_return(messages: Sequence[StoredMessage], returned: object) -> Verdict:
+def judge_return(messages: Sequence[StoredMessage], returned: object, handler: Handler) -> Verdict:
     """A handler that returns is done; a number says that only the messages up to that index are."""
-    if isinstance(returned, int) and not isinstance(returned, bool):
+    if not handler.auto_commit:
+        progress = returned if isinstance(returned, Progress) else Progress.KEEP
+        return Verdict(list(messages), [], progress=progress)
+    if handler.takes_list and isinstance(returned, int) and not isinstance(returned, bool):
         good = max(0, min(returned + 1, len(messages)))
         return Verdict(list(messages[:good]), list(messages[good:]))
     return Verdict(list(messages), [])
 
 
-def judge_error(messages: Sequence[StoredMessage], error: Exception) -> Verdict:
+def judge_error(messages: Sequence[StoredMessage], error: Exception, handler: Handler) -> Verdict:
     """A handler that raises wants all its messages again."""
+    progress = Progress.COMMIT if handler.auto_commit else Progress.KEEP
+    cause = cause_of(error)
     if isinstance(error, RetryLater):
-        return Verdict([], list(messages), error.delay_level, error.pause_ms, cause=cause_of(error))
-    return Verdict([], list(messages), cause=cause_of(error), is_error=True)
+        return Verdict([], list(messages), error.delay_level, error.pause_ms, cause=cause, progress=progress)
+    return Verdict([], list(messages), cause=cause, is_error=True, progress=progress)
 
 
 def cause_of(error: Exception) -> str:

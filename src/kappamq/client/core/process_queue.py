@@ -42,14 +42,18 @@ class CacheLimits:
 
 
 class ProcessQueue:
-    """State of one assigned queue. One owner: nothing here waits or reads a clock."""
+    """State of one assigned queue. One owner: nothing here waits or reads a clock.
 
-    def __init__(self, *, now_ms: int) -> None:
+    Times called `last_…_ms` are of the wall clock and only shown. What is decided by time goes by `elapsed_ms`, which
+    does not jump when somebody sets the clock.
+    """
+
+    def __init__(self, *, now_ms: int, elapsed_ms: int = 0) -> None:
         self._waiting: dict[int, StoredMessage] = {}
         self._offsets: list[int] = []  # Sorted; from _head on it holds every waiting offset, and removed ones.
         self._head = 0
         self._taken: dict[int, StoredMessage] = {}  # By orderly consumption, not yet committed.
-        self._started_at_ms: dict[int, int] = {}
+        self._started_at: dict[int, int] = {}  # Elapsed ms.
         self._highest = -1
         self._body_bytes = 0
         self.is_dropped = False
@@ -58,6 +62,8 @@ class ProcessQueue:
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
         self.last_lock_ms = now_ms
+        self._pulled_at = elapsed_ms
+        self.locked_at = elapsed_ms
 
     # What it holds
 
@@ -125,7 +131,7 @@ class ProcessQueue:
             removed = self._waiting.pop(message.queue_offset, None)
             if removed is not None:
                 self._body_bytes -= len(removed.body)
-                self._started_at_ms.pop(message.queue_offset, None)
+                self._started_at.pop(message.queue_offset, None)
         self._trim()
         return QueueOffset(self._offsets[self._head] if self._waiting else self._highest + 1)
 
@@ -133,19 +139,19 @@ class ProcessQueue:
         """Whether the message still waits here: a queue given away and back has forgotten it."""
         return message.queue_offset in self._waiting
 
-    def mark_started(self, messages: Iterable[StoredMessage], *, now_ms: int) -> None:
+    def mark_started(self, messages: Iterable[StoredMessage], *, elapsed_ms: int) -> None:
         """Note that a handler was given these messages."""
         for message in messages:
             if message.queue_offset in self._waiting:
-                self._started_at_ms[message.queue_offset] = now_ms
+                self._started_at[message.queue_offset] = elapsed_ms
 
-    def first_if_overdue(self, *, timeout_ms: int, now_ms: int) -> StoredMessage | None:
+    def first_if_overdue(self, *, timeout_ms: int, elapsed_ms: int) -> StoredMessage | None:
         """The oldest message, if its handler has had it for longer than `timeout_ms`."""
         first = self.first
         if first is None:
             return None
-        started_at_ms = self._started_at_ms.get(first.queue_offset)
-        return first if started_at_ms is not None and now_ms - started_at_ms > timeout_ms else None
+        started_at = self._started_at.get(first.queue_offset)
+        return first if started_at is not None and elapsed_ms - started_at > timeout_ms else None
 
     # Orderly consumption
 
@@ -182,17 +188,27 @@ class ProcessQueue:
 
     # Life
 
-    def is_lock_expired(self, now_ms: int) -> bool:
-        return now_ms - self.last_lock_ms > LOCK_LIFE_MS
+    def mark_pulled(self, *, now_ms: int, elapsed_ms: int) -> None:
+        self.last_pull_ms = now_ms
+        self._pulled_at = elapsed_ms
 
-    def is_pull_expired(self, now_ms: int) -> bool:
-        return now_ms - self.last_pull_ms > PULL_LIFE_MS
+    def mark_locked(self, *, now_ms: int, elapsed_ms: int) -> None:
+        """The broker confirmed our lock, which we asked for at `elapsed_ms`."""
+        self.is_locked = True
+        self.last_lock_ms = now_ms
+        self.locked_at = elapsed_ms
+
+    def is_lock_expired(self, elapsed_ms: int, *, life_ms: int = LOCK_LIFE_MS) -> bool:
+        return elapsed_ms - self.locked_at > life_ms
+
+    def is_pull_expired(self, elapsed_ms: int) -> bool:
+        return elapsed_ms - self._pulled_at > PULL_LIFE_MS
 
     def clear(self) -> None:
         """Forget every message, as after an offset reset."""
         self._waiting.clear()
         self._taken.clear()
-        self._started_at_ms.clear()
+        self._started_at.clear()
         self._offsets.clear()
         self._head = 0
         self._highest = -1

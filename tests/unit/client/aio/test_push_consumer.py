@@ -10,7 +10,7 @@ import pytest
 
 from kappamq.client.aio.push_consumer import PushConsumer
 from kappamq.client.core.balancing import AverageByCircle
-from kappamq.client.core.handling import RetryLater
+from kappamq.client.core.handling import Progress, RetryLater
 from kappamq.client.core.process_queue import CacheLimits
 from kappamq.client.settings import ClusterSettings, ConsumerSettings, PushSettings
 from kappamq.errors import Refused, UsageError
@@ -365,6 +365,96 @@ async def test_an_ordered_queue_is_taken_only_with_its_lock() -> None:
         assert not any(queue.topic == "orders" for queue in consumer.assignment())
         del cluster.broker.locks["g", "orders", 0]
         await eventually(lambda: seen == [b"x"], seconds_max=5)
+
+
+async def test_an_ordered_handler_may_commit_by_itself() -> None:
+    handling = PushSettings(suspend_queue_ms=10)
+    async with FakeCluster(queues=1) as cluster, consumer_of(cluster, ordered=True, handling=handling) as consumer:
+        for n in range(7):
+            cluster.broker.store("orders", 0, b"%d" % n)
+        order: list[bytes] = []
+        rolled_back = asyncio.Event()
+
+        @consumer.on("orders", auto_commit=False)
+        async def handle(message: StoredMessage) -> Progress | None:
+            order.append(message.body)
+            if message.body == b"2":
+                return Progress.COMMIT
+            if message.body == b"5" and not rolled_back.is_set():
+                rolled_back.set()
+                return Progress.ROLLBACK
+            if message.body == b"4" and order.count(b"4") == 1:
+                raise ValueError("scripted: only this one comes again, what was kept before it does not")
+            return None
+
+        await consumer.start()
+        await eventually(lambda: order[-1:] == [b"6"])
+        assert order == [b"0", b"1", b"2", b"3", b"4", b"4", b"5", b"3", b"4", b"5", b"6"]
+        await eventually(lambda: cluster.broker.committed.get(("g", "orders", 0)) == 3)
+    # What was only kept is not committed at the end either.
+    assert cluster.broker.committed["g", "orders", 0] == 3
+
+
+async def test_only_ordered_consumers_commit_by_hand() -> None:
+    async with FakeCluster() as cluster:
+        with pytest.raises(UsageError, match="ordered=True"):
+            consumer_of(cluster).add_handler("orders", print, auto_commit=False)
+
+
+async def test_an_ordered_queue_whose_lock_lapsed_starts_again_at_what_was_committed() -> None:
+    # The lock lapses as the broker does not answer; meanwhile somebody else has the queue and goes on to 5.
+    handling = PushSettings(lock_interval_ms=30, lock_life_ms=200)
+    settings = ConsumerSettings(commit_interval_ms=10, retry_pull_ms=10)
+    async with FakeCluster(queues=1) as cluster:
+        async with consumer_of(cluster, ordered=True, handling=handling, settings=settings) as consumer:
+            cluster.broker.store("orders", 0, b"0")
+            seen: list[bytes] = []
+
+            @consumer.on("orders")
+            async def handle(message: StoredMessage) -> None:
+                seen.append(message.body)
+
+            await consumer.start()
+            await eventually(lambda: cluster.broker.committed.get(("g", "orders", 0)) == 1)
+            locks = len(cluster.broker.requests_of(RequestCode.LOCK_BATCH_MQ))
+            cluster.broker.script(RequestCode.LOCK_BATCH_MQ, *[ResponseCode.SYSTEM_ERROR] * 10)
+            await eventually(lambda: len(cluster.broker.requests_of(RequestCode.LOCK_BATCH_MQ)) >= locks + 8)
+            cluster.broker.committed["g", "orders", 0] = 5
+            for n in range(1, 6):
+                cluster.broker.store("orders", 0, b"%d" % n)
+            await eventually(lambda: b"5" in seen)
+        assert seen == [b"0", b"5"]
+        assert cluster.broker.committed["g", "orders", 0] == 6
+
+
+async def test_a_handler_whose_lock_somebody_else_took_neither_commits_nor_runs_twice() -> None:
+    handling = PushSettings(lock_interval_ms=20)
+    async with FakeCluster(queues=1) as cluster, consumer_of(cluster, ordered=True, handling=handling) as consumer:
+        cluster.broker.store("orders", 0, b"x")
+        running, most, go_on, begun = 0, 0, asyncio.Event(), asyncio.Event()
+
+        @consumer.on("orders")
+        async def handle(message: StoredMessage) -> None:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            begun.set()
+            await go_on.wait()
+            running -= 1
+
+        await consumer.start()
+        await begun.wait()
+        cluster.broker.locks["g", "orders", 0] = "somebody else"
+        await eventually(lambda: not any(queue.topic == "orders" for queue in consumer.assignment()))
+        del cluster.broker.locks["g", "orders", 0]
+        consumer.on_members_changed()
+        await asyncio.sleep(0.3)
+        assert not any(queue.topic == "orders" for queue in consumer.assignment())
+        begun.clear()
+        go_on.set()
+        await begun.wait()  # The queue is taken again only now, and the message comes again.
+        await eventually(lambda: cluster.broker.committed.get(("g", "orders", 0)) == 1)
+        assert most == 1
 
 
 async def test_broadcasting_keeps_progress_in_a_file(tmp_path: Path) -> None:

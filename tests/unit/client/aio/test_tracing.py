@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from kappamq.client.aio.tracing import FLUSH_RECORDS, Tracer, inner_group
 from kappamq.client.core.tracing import RECORDS_MAX, Handled, Outcome, decode_records
-from kappamq.clock import SystemClock
+from kappamq.clock import Clock, ManualClock, SystemClock
 from kappamq.errors import ConnectFailed
 from kappamq.model.message import Message, StoredMessage
 from kappamq.model.names import check_group
@@ -31,8 +33,8 @@ class Sender:
         self.is_closed = True
 
 
-def tracer_of(sender: Sender) -> Tracer:
-    return Tracer(sender, topic="traces", group="g", clock=SystemClock(), next_id=lambda: "R")
+def tracer_of(sender: Sender, clock: Clock | None = None) -> Tracer:
+    return Tracer(sender, topic="traces", group="g", clock=clock or SystemClock(), next_id=lambda: "R")
 
 
 async def test_many_records_are_sent_at_once_in_one_message() -> None:
@@ -79,6 +81,30 @@ async def test_a_delivery_has_a_begin_and_an_end() -> None:
     assert isinstance(after, Handled)
     assert (before.request_id, before.retry_count, before.group) == ("R", 1, "g")
     assert (after.request_id, after.outcome, after.is_success, after.group) == ("R", Outcome.RAISED, False, "g")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "elapsed_ms", "told", "is_success"),
+    [
+        (Outcome.SUCCESS, 999, Outcome.SUCCESS, True),
+        (Outcome.SUCCESS, 1000, Outcome.TIMED_OUT, True),
+        (Outcome.FAILED, 1000, Outcome.TIMED_OUT, False),
+        (Outcome.RAISED, 1000, Outcome.RAISED, False),
+    ],
+)
+async def test_a_handler_that_took_too_long_is_told_so(
+    outcome: Outcome, elapsed_ms: int, told: Outcome, is_success: bool
+) -> None:
+    sender, clock = Sender(), ManualClock()
+    tracer = tracer_of(sender, clock)
+    message = StoredMessage("t", b"", 0, 0, 0, 0, 0, 0, b"", 0, b"", 1, 0, "UNIQ_KEY\x01A\x02", 0, 0)
+    begun = tracer.begin_handling([message])
+    clock.advance(ms=elapsed_ms)
+    tracer.end_handling(begun, lambda _: outcome, timeout_ms=1000)
+    await tracer.close()
+    _, after = decode_records(sender.sent[0].body.decode())
+    assert isinstance(after, Handled)
+    assert (after.outcome, after.is_success) == (told, is_success)
 
 
 def test_the_inner_group_is_a_valid_name() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kappamq.client.core.handling import Handler, RetryLater, chunks_of, judge_error, judge_return
+from kappamq.client.core.handling import Handler, Progress, RetryLater, chunks_of, judge_error, judge_return
 from kappamq.errors import UsageError
 from kappamq.model.message import StoredMessage
 
@@ -14,19 +14,42 @@ def message(topic: str, offset: int) -> StoredMessage:
 
 
 MESSAGES = [message("a", offset) for offset in range(4)]
+LISTS = Handler(print, 4, takes_list=True)
+BY_HAND = Handler(print, 4, takes_list=True, auto_commit=False)
 
 
 @pytest.mark.parametrize(
     ("returned", "good"), [(None, 4), (1, 2), (-1, 0), (99, 4), (True, 4), (False, 4), ("text", 4), (3, 4)]
 )
 def test_a_returned_index_parts_good_from_bad(returned: object, good: int) -> None:
-    verdict = judge_return(MESSAGES, returned)
+    verdict = judge_return(MESSAGES, returned, LISTS)
     assert (verdict.done, verdict.failed) == (MESSAGES[:good], MESSAGES[good:])
 
 
+def test_a_number_from_a_handler_of_single_messages_means_nothing() -> None:
+    assert judge_return(MESSAGES[:1], -1, Handler(print)).done == MESSAGES[:1]
+
+
+@pytest.mark.parametrize(
+    ("returned", "progress"),
+    [
+        (None, Progress.KEEP),
+        (0, Progress.KEEP),
+        (Progress.KEEP, Progress.KEEP),
+        (Progress.COMMIT, Progress.COMMIT),
+        (Progress.ROLLBACK, Progress.ROLLBACK),
+    ],
+)
+def test_a_handler_that_commits_by_itself_says_so(returned: object, progress: Progress) -> None:
+    verdict = judge_return(MESSAGES, returned, BY_HAND)
+    assert (verdict.done, verdict.failed, verdict.progress) == (MESSAGES, [], progress)
+    assert judge_error(MESSAGES, ValueError(), BY_HAND).progress is Progress.KEEP
+    assert judge_return(MESSAGES, returned, LISTS).progress is Progress.COMMIT
+
+
 def test_errors_fail_everything_and_may_say_when() -> None:
-    assert judge_error(MESSAGES, ValueError()).failed == MESSAGES
-    verdict = judge_error(MESSAGES, RetryLater("later", delay_level=5, pause_ms=10))
+    assert judge_error(MESSAGES, ValueError(), LISTS).failed == MESSAGES
+    verdict = judge_error(MESSAGES, RetryLater("later", delay_level=5, pause_ms=10), LISTS)
     assert (verdict.delay_level, verdict.pause_ms) == (5, 10)
 
 
@@ -40,7 +63,7 @@ def test_errors_fail_everything_and_may_say_when() -> None:
     ],
 )
 def test_the_cause_of_a_failure_is_one_short_line(error: Exception, cause: str) -> None:
-    assert judge_error(MESSAGES, error).cause == cause
+    assert judge_error(MESSAGES, error, LISTS).cause == cause
 
 
 def test_chunks_hold_one_topic_and_keep_the_order() -> None:

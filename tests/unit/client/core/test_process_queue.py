@@ -168,30 +168,36 @@ def test_taken_messages_are_not_put_twice() -> None:
 
 def test_overdue_first_message() -> None:
     queue = holding(10, 11)
-    assert queue.first_if_overdue(timeout_ms=100, now_ms=10_000) is None
-    queue.mark_started([stored(11), stored(99)], now_ms=0)
-    assert queue.first_if_overdue(timeout_ms=100, now_ms=10_000) is None
-    queue.mark_started([stored(10)], now_ms=50)
-    assert queue.first_if_overdue(timeout_ms=100, now_ms=150) is None
-    overdue = queue.first_if_overdue(timeout_ms=100, now_ms=151)
+    assert queue.first_if_overdue(timeout_ms=100, elapsed_ms=10_000) is None
+    queue.mark_started([stored(11), stored(99)], elapsed_ms=0)
+    assert queue.first_if_overdue(timeout_ms=100, elapsed_ms=10_000) is None
+    queue.mark_started([stored(10)], elapsed_ms=50)
+    assert queue.first_if_overdue(timeout_ms=100, elapsed_ms=150) is None
+    overdue = queue.first_if_overdue(timeout_ms=100, elapsed_ms=151)
     assert overdue is not None
     assert overdue.queue_offset == 10
     queue.remove([overdue], now_ms=151)
-    second = queue.first_if_overdue(timeout_ms=100, now_ms=151)
+    second = queue.first_if_overdue(timeout_ms=100, elapsed_ms=151)
     assert second is not None
     assert second.queue_offset == 11
     queue.remove([second], now_ms=151)
-    assert queue.first_if_overdue(timeout_ms=100, now_ms=151) is None
+    assert queue.first_if_overdue(timeout_ms=100, elapsed_ms=151) is None
     queue.put([stored(10)])
-    assert queue.first_if_overdue(timeout_ms=100, now_ms=10_000) is None
+    assert queue.first_if_overdue(timeout_ms=100, elapsed_ms=10_000) is None
 
 
 def test_expiry_of_lock_and_pull() -> None:
-    queue = ProcessQueue(now_ms=1000)
+    queue = ProcessQueue(now_ms=77, elapsed_ms=1000)
     assert not queue.is_lock_expired(1000 + LOCK_LIFE_MS)
     assert queue.is_lock_expired(1001 + LOCK_LIFE_MS)
+    assert queue.is_lock_expired(1100, life_ms=99)
     assert not queue.is_pull_expired(1000 + PULL_LIFE_MS)
     assert queue.is_pull_expired(1001 + PULL_LIFE_MS)
+    queue.mark_locked(now_ms=80, elapsed_ms=1003)
+    queue.mark_pulled(now_ms=81, elapsed_ms=1002)
+    assert not queue.is_lock_expired(1003 + LOCK_LIFE_MS)
+    assert not queue.is_pull_expired(1002 + PULL_LIFE_MS)
+    assert (queue.is_locked, queue.last_lock_ms, queue.last_pull_ms) == (True, 80, 81)
 
 
 def test_clear() -> None:
