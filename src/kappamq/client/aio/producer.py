@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -109,6 +109,8 @@ class Producer:
         self._templates: dict[str, dict[str, str]] = {}
         self._inflight = 0
         self._waiting_for_room: list[tuple[int, asyncio.Future[None]]] = []
+        self._turns: dict[str, asyncio.Future[None]] = {}
+        """Topic → done when the last of the sends to given queues that could not be written at once is written."""
         self._publishers = Publishers(self.cluster, self._settings)
         self._policy = SendPolicy(
             attempts_max=self._settings.attempts_max,
@@ -238,7 +240,8 @@ class Producer:
     ) -> "asyncio.Future[SendReceipt]":
         """Send without waiting and return the future of the receipt: many sends can be under way at once.
 
-        Only what did not get through or met an overloaded broker is tried again, not what a broker refused. Raises
+        Only what did not get through or met an overloaded broker is tried again, not what a broker refused. Messages
+        for one queue, given as such or by a key or selector, are written in the order of the calls. Raises
         `TooManyInFlight` at the limit `inflight_max`: call `await room()` before each send of many.
         """
         self._check_open()
@@ -252,7 +255,8 @@ class Producer:
         outcome: asyncio.Future[SendReceipt] = loop.create_future()
         publisher = self._publishers.known(message.topic)
         prepared: Prepared | None = None
-        if publisher is not None and not self._compresses_in_thread(message):
+        is_behind = message.topic in self._turns and _is_placed(message, queue, sharding_key, selector)
+        if publisher is not None and not is_behind and not self._compresses_in_thread(message):
             prepared = self._prepare_now(message, extra)
             chosen = choose_queue(publisher.queues, message, queue, sharding_key, selector, argument)
             target = chosen if chosen is not None else self._publishers.next_queue(publisher, None)
@@ -268,7 +272,8 @@ class Producer:
                 )
                 return outcome
         self._inflight += 1
-        work = self._send_in_background(
+        send = self._send_in_turn if _is_placed(message, queue, sharding_key, selector) else self._send_in_background
+        work = send(
             outcome,
             message,
             prepared,
@@ -587,6 +592,65 @@ class Producer:
                 return
         self._settle(outcome, receipt, error)
 
+    def _send_in_turn(
+        self,
+        outcome: "asyncio.Future[SendReceipt]",
+        message: Message,
+        prepared: Prepared | None,
+        extra: dict[str, str],
+        **place: Any,
+    ) -> Coroutine[Any, Any, None]:
+        """Take the next turn of the topic now, and send when it has come."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        previous, self._turns[message.topic] = self._turns.get(message.topic), turn
+        return self._wait_and_send(outcome, message, prepared, extra, previous=previous, turn=turn, **place)
+
+    async def _wait_and_send(
+        self,
+        outcome: "asyncio.Future[SendReceipt]",
+        message: Message,
+        prepared: Prepared | None,
+        extra: dict[str, str],
+        *,
+        previous: "asyncio.Future[None] | None",
+        turn: "asyncio.Future[None]",
+        timeout_ms: int,
+        queue: Queue | None,
+        sharding_key: str | None,
+        selector: QueueSelector | None,
+        argument: Any,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        error: KappaError = TransportError("the producer was closed before the message was sent")
+        is_sent = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if prepared is None:
+                    prepared = await self._prepare(message, extra)
+                if previous is not None:
+                    await asyncio.wait([previous])
+                publisher = await self._publishers.find(message.topic)
+                target = choose_queue(publisher.queues, message, queue, sharding_key, selector, argument)
+                assert target is not None, "only sends to given queues wait for their turn"
+                address = await self.cluster.master_of(target)
+                connection = await self.cluster.dialer.connect(address)
+            waiter = connection.begin(self._command(prepared, target), timeout_ms=timeout_ms)
+            waiter.add_done_callback(
+                partial(self._on_reply, outcome, prepared, target, address, started, timeout_ms, None)
+            )
+            is_sent = True
+        except TimeoutError:
+            error = CallTimeout(f"message for topic {message.topic!r} not sent in {timeout_ms} ms: allow more time")
+        except KappaError as fault:
+            error = fault
+        finally:
+            turn.set_result(None)
+            if self._turns.get(message.topic) is turn:
+                del self._turns[message.topic]
+            if not is_sent:
+                self._settle(outcome, None, error)
+
     async def _send_in_background(
         self,
         outcome: "asyncio.Future[SendReceipt]",
@@ -756,6 +820,13 @@ class Producer:
             level=self._settings.compression_level,
             compress_from_bytes=self._settings.compress_from_bytes,
         )
+
+
+def _is_placed(message: Message, queue: Queue | None, sharding_key: str | None, selector: object) -> bool:
+    """Whether the caller decides about the queue, so that the order of sends matters."""
+    if queue is not None or sharding_key is not None or selector is not None:
+        return True
+    return bool(message.properties) and Name.SHARDING_KEY in message.properties
 
 
 def _select_level(queues: Sequence[Queue], _: Message, priority: int) -> Queue:

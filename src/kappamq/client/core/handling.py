@@ -13,7 +13,6 @@ DEAD_LETTER_LEVEL: Final = -1
 CAUSE_CHARACTERS_MAX: Final = 500
 
 
-
 class Progress(Enum):
     """What an orderly handler that commits by itself (`auto_commit=False`) may return. Nothing means `KEEP`."""
 

@@ -164,6 +164,34 @@ async def test_a_sharding_key_always_takes_the_same_queue() -> None:
         assert stored(cluster)[0].properties["__SHARDINGKEY"] in ("order-1001", "order-1002")
 
 
+async def test_sends_with_a_key_keep_their_order_from_the_first_one_on() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        # Nothing is known of the topic yet, and large bodies are compressed in a thread: nobody overtakes all the same.
+        bodies = [b"%03d" % n + (b"x" * 100_000 if n in (1, 60) else b"") for n in range(100)]
+        futures = []
+        for n, body in enumerate(bodies):
+            futures.append(producer.send_soon(Message("orders", body), sharding_key="k"))
+            if n in (2, 20, 70):
+                await asyncio.sleep(0.001 * n / 10)
+        receipts = await asyncio.gather(*futures)
+        assert [receipt.queue_offset for receipt in receipts] == list(range(100))
+        assert producer.inflight == 0
+        cluster.broker.script(SEND, ResponseCode.SYSTEM_ERROR)
+        with pytest.raises(Refused):
+            await producer.send_soon(Message("orders", b"y" * 100_000), sharding_key="k")
+    with pytest.raises(UsageError):
+        producer.send_soon(Message("orders", b"z"), sharding_key="k")
+
+
+async def test_a_send_that_waits_for_its_turn_fails_in_time() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        cluster.missing_topics = {"orders", "TBW102"}
+        futures = [producer.send_soon(Message("orders", b"x"), sharding_key="k") for _ in range(2)]
+        for outcome in await asyncio.gather(*futures, return_exceptions=True):
+            assert isinstance(outcome, TopicNotFound)
+        assert producer.inflight == 0
+
+
 async def test_a_selector_sees_queues_message_and_argument() -> None:
     async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
         message = Message("orders", b"x")
