@@ -87,6 +87,7 @@ def test_every_way_to_send_and_to_read_is_traced(cluster: RunningCluster) -> Non
             batch = await producer.send_batch([Message("many", b"3"), Message("many", b"4")])
             async with producer.transaction(Message("many", b"5")) as transaction:
                 pass
+            await producer.send_one_way(Message("one-way", b"6", keys="nobody-answers"))
         for receipt in (first, soon, *batch):
             assert [step.what for step in await steps(cluster.nameserver, receipt.message_id, 1)] == ["sent"]
         found = await steps(cluster.nameserver, transaction.message_id, 2)
@@ -94,6 +95,11 @@ def test_every_way_to_send_and_to_read_is_traced(cluster: RunningCluster) -> Non
             ("sent (half)", "success"),
             ("decided", "COMMIT_MESSAGE"),
         ]
+        async with LitePullConsumer(cluster.nameserver, group="finder", topics=["one-way"], start_from="first") as lite:
+            async with asyncio.timeout(20):
+                unanswered = await anext(lite)
+        [step] = await steps(cluster.nameserver, unanswered.message_id, 1)
+        assert (step.what, step.topic, step.keys, step.status) == ("sent", "one-way", "nobody-answers", "success")
         async with LitePullConsumer(
             cluster.nameserver,
             group="readers",

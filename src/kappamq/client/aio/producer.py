@@ -30,7 +30,7 @@ from kappamq.client.aio.transactions import (
 from kappamq.client.core.batching import split_batches
 from kappamq.client.core.preparing import Prepared, check_message, delay_properties, prepare, prepare_batch
 from kappamq.client.core.priorities import check_level
-from kappamq.client.core.receipts import SendReceipt, receipt_of, split_receipt
+from kappamq.client.core.receipts import SendReceipt, SendStatus, receipt_of, split_receipt
 from kappamq.client.core.retrying import BACKGROUND_SEND, SendAttempts, SendPolicy
 from kappamq.client.core.selecting import select_by_priority
 from kappamq.client.core.tracing import REGION, Decided, MessageKind, is_traced, published
@@ -296,12 +296,17 @@ class Producer:
         selector: QueueSelector | None = None,
         argument: Any = None,
     ) -> None:
-        """Send without asking for an answer: nobody will tell whether it was stored."""
+        """Send without asking for an answer: nobody will tell whether it was stored.
+
+        Its trace says when it was sent, and has no broker's id: RocketMQ's own client does not trace such sends at all.
+        """
         prepared = await self._prepare(message, self._extra(sharding_key, None, None, None))
         publisher = await self._publishers.find(message.topic)
         target = choose_queue(publisher.queues, message, queue, sharding_key, selector, argument)
         target = target if target is not None else self._publishers.next_queue(publisher, None)
         await self.cluster.dialer.send(await self.cluster.master_of(target), self._command(prepared, target))
+        if self._tracing is not None:
+            self._trace(prepared, SendReceipt(SendStatus.OK, prepared.message_id, "", target, -1), cost_ms=0)
 
     async def send_batch(
         self,
