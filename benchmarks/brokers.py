@@ -176,7 +176,7 @@ def _our_program() -> Path:
 
 @contextmanager
 def _our_broker(flush: str, directory: Path) -> Iterator[RunningBroker]:
-    command = [str(_our_program()), "up", "--data", str(directory), "--flush", flush, "--json"]
+    command = [str(_our_program()), "up", "--port", "0", "--data", str(directory), "--flush", flush, "--json"]
     started = time.monotonic()
     child = Child("kappamq up", command, environment={}, directory=directory)
     try:

@@ -172,3 +172,37 @@ def test_checkpoint_without_space_keeps_the_one_before() -> None:
     files.on_step = None
     files.kill()
     assert [message.body for message in decode_records(fetch_all(open_store(files)))] == [b"kept"]
+
+
+def test_no_space_for_held_entries_blocks_and_goes_on() -> None:
+    files = SimulatedFileSystem()
+    settings = small_settings(is_indexed=False, hold_entries_above=1)
+    store = open_store(files, settings)
+    store.append([new_record(b"%d" % number, queue_id=number % 2) for number in range(4)])
+    assert commit(store) == 4
+
+    def fail(action: str, path: Path) -> None:
+        if action == "pwrite" and path.parent.name == "1":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.on_step = fail
+    assert not store.write_held_entries(queues_max=10)
+    assert not store.is_writable
+    assert [message.body for message in decode_records(fetch_all(store, queue_id=1))] == [b"1", b"3"], (
+        "read all the same"
+    )
+    store.checkpoint()
+    files.kill()
+    files.on_step = None
+    store = open_store(files, settings)
+    assert [store.max_offset("orders", queue_id) for queue_id in (0, 1)] == [2, 2]
+    store.append([new_record(b"%d" % number, queue_id=number % 2) for number in range(4, 6)])
+    commit(store)
+    files.on_step = fail
+    store.write_held_entries(queues_max=10)
+    assert not store.is_writable
+    files.on_step = None
+    store.write_held_entries(queues_max=10)
+    assert store.is_writable
+    store.close()
+    assert check_store(ROOT, settings, files=files).violations == []

@@ -35,9 +35,12 @@ class StoreBesideLists(RuleBasedStateMachine):
         segment_bytes=st.sampled_from((4096, 8192)),
         verify_bytes=st.sampled_from((0, 2048, 1 << 20)),
         visible=st.sampled_from(("flushed", "written")),
+        hold_above=st.sampled_from((0, 1, 16)),
     )
-    def begin(self, segment_bytes: int, verify_bytes: int, visible: str) -> None:
-        self.settings = small_settings(segment_bytes=segment_bytes, verify_bytes=verify_bytes, visible=visible)
+    def begin(self, segment_bytes: int, verify_bytes: int, visible: str, hold_above: int) -> None:
+        self.settings = small_settings(
+            segment_bytes=segment_bytes, verify_bytes=verify_bytes, visible=visible, hold_entries_above=hold_above
+        )
         self.open()
 
     def open(self) -> Store:
@@ -85,6 +88,10 @@ class StoreBesideLists(RuleBasedStateMachine):
     def publish(self) -> None:
         self.running().publish()
 
+    @rule(queues_max=st.integers(1, 3))
+    def write_held(self, queues_max: int) -> None:
+        self.running().write_held_entries(queues_max=queues_max)
+
     @rule()
     def checkpoint(self) -> None:
         self.running().checkpoint()
@@ -118,7 +125,7 @@ class StoreBesideLists(RuleBasedStateMachine):
         step=st.integers(1, 60),
         cuts_power=st.booleans(),
         seed=st.integers(0, 2**32),
-        action=st.sampled_from(("append", "commit", "checkpoint", "close", "reopen")),
+        action=st.sampled_from(("append", "commit", "write", "checkpoint", "close", "reopen")),
     )
     def crash_at_a_step(self, step: int, cuts_power: bool, seed: int, action: str) -> None:
         """Crash in the middle of something, at any step that touches the disk."""
@@ -151,6 +158,8 @@ class StoreBesideLists(RuleBasedStateMachine):
             commit(store)
         elif action == "commit":
             commit(store)
+        elif action == "write":
+            store.write_held_entries(queues_max=2)
         elif action == "checkpoint":
             store.checkpoint()
         elif action == "close":

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 RECHECK_SECONDS: Final = 5
 CHECKPOINT_SECONDS: Final = 5
 MEMBERS_SECONDS: Final = 10
+HELD_QUEUES_AT_ONCE: Final = 100
+"""Queues whose entries are written between two looks at the network."""
 
 
 async def tick_forever(
@@ -54,6 +56,8 @@ async def checkpoint_forever(store: Store, checkpointing: asyncio.Lock) -> None:
     while True:
         await asyncio.sleep(1)
         waited += 1
+        while store.write_held_entries(queues_max=HELD_QUEUES_AT_ONCE):  # noqa: ASYNC110 - it only lets others run
+            await asyncio.sleep(0)
         is_due = waited >= CHECKPOINT_SECONDS and store.published != published
         if is_due or store.needs_checkpoint:
             published, waited = store.published, 0

@@ -5,8 +5,12 @@
 Files have a fixed length and are named by their first byte, like segments. A queue that does not begin with message 0
 (older ones were deleted) fills its first file up with blank entries of size 0x7FFFFFFF.
 
-Threads: only the owner writes. `end` moves after the entries are in the file, so a reader that takes `end` first finds
-all entries below it. Open maps are replaced, never changed; one that is dropped stays usable for who holds it.
+While very many queues grow at once, each by little, the last entries of a queue are held in memory for a while and
+written together: a write for each would cost more than the messages.
+
+Threads: only the owner writes. `end` moves after the entries are in the file or held, so a reader that takes `end`
+first finds all entries below it. Open maps and held entries are replaced, never changed; a map that is dropped stays
+usable for who has it.
 """
 
 from collections import deque
@@ -27,6 +31,11 @@ BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
 BLANK_SIZE: Final = 0x7FFFFFFF
 OPEN_SHARE: Final = 6
 """One in this many of the process's open files may be a queue file to write, and as many again mapped ones."""
+
+
+HELD_BYTES_MAX: Final = 2048
+"""Entries of one queue that wait in memory at most."""
+_NONE_HELD: Final = (1 << 62, b"")
 
 
 class QueueFile:
@@ -156,6 +165,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_files",
+        "_held",
         "_pool",
         "buffer",
         "directory",
@@ -175,6 +185,7 @@ class ConsumeQueue:
     def __init__(self, pool: QueueFiles, directory: Path, topic: str, queue_id: int) -> None:
         self._pool = pool
         self._files: dict[int, QueueFile] = {}
+        self._held = _NONE_HELD
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
@@ -245,6 +256,11 @@ class ConsumeQueue:
 
     def units(self, start: int, count: int) -> bytes:
         """Raw entries from `start`, at most `count` and at most up to the end of their file. [any thread]"""
+        first_held, held = self._held
+        if start >= first_held:
+            at = (start - first_held) * UNIT_BYTES
+            return held[at : at + count * UNIT_BYTES]
+        count = min(count, first_held - start)
         at = start * UNIT_BYTES
         file_bytes = self._pool.file_bytes
         file_start = at - at % file_bytes
@@ -284,15 +300,45 @@ class ConsumeQueue:
                 end = middle
         return start
 
-    def write_buffer(self) -> None:
-        """Add the buffered entries to the files, then make them visible. On an error none becomes visible."""
+    def write_buffer(self, *, may_hold: bool = False) -> None:
+        """Add the buffered entries to the files, then make them visible. On an error none becomes visible.
+
+        With `may_hold` a few stay in memory until there are more, or until `write_held`.
+        """
         buffer = self.buffer
         if not buffer:
             return
         data = b"".join(buffer)
-        if self.min_offset == self.end and self.end * UNIT_BYTES % self._pool.file_bytes and not self._files:
-            self._fill_front()
-        at = self.end * UNIT_BYTES
+        first, held = self._held
+        if not held:
+            first = self.end
+        if may_hold and len(held) + len(data) <= HELD_BYTES_MAX:
+            self._held = (first, held + data)
+        else:
+            self._write_at(first, held + data)
+            self._held = _NONE_HELD
+        last_offset, last_size, _code = UNIT.unpack(data[-UNIT_BYTES:])
+        self.log_end = last_offset + last_size
+        self.end += len(data) // UNIT_BYTES
+        buffer.clear()
+
+    @property
+    def written(self) -> int:
+        """Offset behind the entries that are in the files. [any thread]"""
+        end = self.end
+        return min(end, self._held[0])
+
+    def write_held(self) -> None:
+        """Write the entries that are held in memory."""
+        first, held = self._held
+        if held:
+            self._write_at(first, held)
+            self._held = _NONE_HELD
+
+    def _write_at(self, queue_offset: int, data: bytes) -> None:
+        at = queue_offset * UNIT_BYTES
+        if self.min_offset == queue_offset and at % self._pool.file_bytes and not self._files:
+            self._fill_front(at)
         file_bytes = self._pool.file_bytes
         file_start = at - at % file_bytes
         if at + len(data) <= file_start + file_bytes:
@@ -305,10 +351,6 @@ class ConsumeQueue:
                 self._write(file_start, piece, at - file_start)
                 position += len(piece)
                 at += len(piece)
-        last_offset, last_size, _code = UNIT.unpack(data[-UNIT_BYTES:])
-        self.log_end = last_offset + last_size
-        self.end += len(data) // UNIT_BYTES
-        buffer.clear()
 
     def _write(self, file_start: int, data: bytes, at: int) -> None:
         file = self._files.get(file_start)
@@ -323,8 +365,7 @@ class ConsumeQueue:
         (file.writer or self._pool.writer_of(file)).pwrite(data, at)
         self._pool.mark_dirty(file)
 
-    def _fill_front(self) -> None:
-        at = self.end * UNIT_BYTES
+    def _fill_front(self, at: int) -> None:
         file_start = at - at % self._pool.file_bytes
         self._write(file_start, BLANK_UNIT * ((at - file_start) // UNIT_BYTES), 0)
 
@@ -343,6 +384,7 @@ class ConsumeQueue:
 
         RocketMQ takes everything up to the first zero entry for valid, so nothing may be left there.
         """
+        self.write_held()
         at = end * UNIT_BYTES
         file_bytes = self._pool.file_bytes
         keep: dict[int, QueueFile] = {}
@@ -387,6 +429,7 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete all files."""
         self.is_deleted = True
+        self._held = _NONE_HELD
         for file in self._files.values():
             self._pool.forget(file)
             self._pool.files.unlink(file.path)

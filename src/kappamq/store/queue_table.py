@@ -18,13 +18,16 @@ GAP_ENTRIES_MAX: Final = 1_000_000
 class QueueTable:
     """The consume queues of a store. Lookups run in any thread; everything else in the owner's."""
 
-    def __init__(self, pool: QueueFiles, directory: Path) -> None:
+    def __init__(self, pool: QueueFiles, directory: Path, *, hold_above: int = 0) -> None:
+        """With more than `hold_above` queues in one call, `put_batches` may leave entries in memory."""
         self.pool = pool
+        self._hold_above = hold_above
         self._directory = directory
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.get = self._queues.get
         self.gaps: set[ConsumeQueue] = set()
         """Queues whose next record, found in the log, has a higher number than expected: entries are missing."""
+        self._holding: dict[ConsumeQueue, None] = {}
         self.bridges_gaps = False
         """Fill gaps with blank entries: the log itself has no record for them."""
 
@@ -72,8 +75,8 @@ class QueueTable:
         """
         self.put_batches([Batch(0, list(arrivals))])
 
-    def put_batches(self, batches: Sequence[Batch | RunBatch]) -> None:
-        """The same for batches in log order."""
+    def put_batches(self, batches: Sequence[Batch | RunBatch], *, may_hold: bool = False) -> None:
+        """The same for batches in log order. With `may_hold` some entries reach the files only by `write_held`."""
         touched: list[ConsumeQueue] = []
         try:
             for batch in batches:
@@ -81,12 +84,31 @@ class QueueTable:
                     self._stage(batch.arrivals, touched)
                 else:
                     self._stage_run(batch, touched)
+            holds = may_hold and len(touched) > self._hold_above
             for queue in touched:
-                queue.write_buffer()
+                queue.write_buffer(may_hold=holds)
+            if holds:
+                self._holding.update(dict.fromkeys(touched))
         except OSError:
             for queue in touched:
                 queue.discard_buffer()
             raise
+
+    @property
+    def holding(self) -> int:
+        """Queues that may have entries in memory alone."""
+        return len(self._holding)
+
+    def write_held(self, count_max: int) -> int:
+        """Write what so many queues hold, those that wait longest first; returns of how many."""
+        done = 0
+        while self._holding and done < count_max:
+            queue = next(iter(self._holding))
+            if not queue.is_deleted:
+                queue.write_held()
+            del self._holding[queue]
+            done += 1
+        return done
 
     def _stage_run(self, batch: RunBatch, touched: list[ConsumeQueue]) -> None:
         for run in batch.queues:

@@ -49,6 +49,8 @@ class StoreSettings:
     """Most segments one round of retention deletes."""
 
     queue_files_open_max: int = 2048
+    hold_entries_above: int = 16
+    """When more queues than this grow at once, their last entries are held in memory for a while."""
     hot_bytes: int = 512 * 1024 * 1024
     """Distance from the end of the log within which records are taken to be in the page cache."""
     verify_bytes: int = 64 * 1024 * 1024

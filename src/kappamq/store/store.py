@@ -108,7 +108,7 @@ class Store:
         self._lock = lock
         self._log = CommitLog(files, root / "commitlog", segment_bytes=settings.segment_bytes)
         self._pool = QueueFiles(files, file_bytes=settings.queue_file_bytes, open_max=settings.queue_files_open_max)
-        self._queues = QueueTable(self._pool, root / "consumequeue")
+        self._queues = QueueTable(self._pool, root / "consumequeue", hold_above=settings.hold_entries_above)
         self._index = KeyIndex(
             files, root / "index", slots=settings.index_slots, entries=settings.index_entries, clock=clock
         )
@@ -128,6 +128,9 @@ class Store:
         self._published_records = 0
         self._checkpoint_log_offset = 0
         self._checkpoint_records = 0
+        self._entries_written_to = 0
+        self._held_left = 0
+        self._held_mark = 0
         self.published = 0
         self.recovery = RecoveryReport()
 
@@ -191,8 +194,10 @@ class Store:
             if not self._failure:
                 self.mark_flushed(self.flush())
                 self.publish()
+                while self.write_held_entries(queues_max=self._queues.holding):
+                    pass
                 self._catch_up_index(limit=None)
-                is_clean = not self._pending and self._index.indexed_to >= self.published
+                is_clean = not self._pending and not self._queues.holding and self._index.indexed_to >= self.published
                 self._checkpoint(is_clean=is_clean)
         finally:
             is_clean = is_clean and not self._failure
@@ -335,7 +340,7 @@ class Store:
             self._catch_up_index(limit=INDEX_CATCH_UP_RECORDS)
             return []
         try:
-            self._queues.put_batches(ready)
+            self._queues.put_batches(ready, may_hold=True)
         except OSError as error:
             if error.errno not in PASSING_ERRORS:
                 self._fail(f"writing consume queues failed ({error})")
@@ -355,6 +360,29 @@ class Store:
         self._published_records += sum([batch.count for batch in ready])
         self.published = end
         return ready
+
+    def write_held_entries(self, *, queues_max: int) -> bool:
+        """Write queue entries that wait in memory, of so many queues at most; whether more wait since before the first
+        of these calls. Call it every second, until nothing waits.
+        """
+        queues = self._queues
+        if self._failure:
+            return False
+        if self._held_left == 0:
+            self._held_left, self._held_mark = queues.holding, self.published
+        try:
+            self._held_left -= queues.write_held(min(queues_max, self._held_left))
+        except OSError as error:
+            if error.errno not in PASSING_ERRORS:
+                self._fail(f"writing consume queues failed ({error})")
+            self._dispatch_block = f"consume queues cannot be written ({error.strerror})"
+            self._held_left = 0
+            return False
+        if not self._pending:
+            self._dispatch_block = ""
+        if self._held_left == 0:
+            self._entries_written_to = self._held_mark
+        return self._held_left > 0
 
     def _catch_up_index(self, *, limit: int | None) -> None:
         """Index what was published while there was no space for it."""
@@ -427,10 +455,12 @@ class Store:
             raise StorageError(self._failure)
         # The order carries the proof. First the offset, then the queues (which may be ahead of it by now, never
         # behind), then the syncs, then the statement that all of it is on disk.
-        dispatched = min(self.published, self._index.indexed_to)
+        published = self.published
+        written_to = self._entries_written_to if self._queues.holding else published
+        dispatched = min(written_to, self._index.indexed_to)
         records = self._published_records
         queues_ms, log_ms = self._published_ms, self._written_ms
-        marks = tuple(QueueMark(queue.topic, queue.queue_id, queue.min_offset, queue.end) for queue in self._queues)
+        marks = tuple(QueueMark(queue.topic, queue.queue_id, queue.min_offset, queue.written) for queue in self._queues)
         index_files = self._index.files
         header = index_files[-1].header() if index_files else bytes(40)
         flushed = self.flush()

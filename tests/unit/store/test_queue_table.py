@@ -4,7 +4,7 @@ import pytest
 
 from kappamq.errors import StorageError
 from kappamq.store.consume_queue import BLANK_UNIT, UNIT, ConsumeQueue, QueueFiles
-from kappamq.store.dispatch import Arrival
+from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.queue_table import QueueTable
 from tests.faults.records import ROOT
 from tests.faults.simulated_files import SimulatedFileSystem
@@ -78,3 +78,43 @@ def test_failed_write_can_be_repeated() -> None:
     files.on_step = None
     queues.put(batch)
     assert len(entries(queues.get(("t", 0)))) == len(entries(queues.get(("u", 0)))) == 1
+
+
+def test_entries_of_many_queues_are_held_until_they_are_written() -> None:
+    files = SimulatedFileSystem()
+    queues = QueueTable(QueueFiles(files, file_bytes=200, open_max=8), ROOT / "consumequeue", hold_above=1)
+    queues.put([arrival(0, 0, topic="a")])
+    batch = Batch(0, [arrival(1, 100, topic="a"), arrival(0, 200, topic="b")])
+    queues.put_batches([batch], may_hold=True)
+    a, b = queues.get(("a", 0)), queues.get(("b", 0))
+    assert a is not None
+    assert b is not None
+    assert entries(a) == [(0, 100, 7), (100, 100, 7)]
+    assert a.units(0, 2) == UNIT.pack(0, 100, 7), "up to where the file ends"
+    assert entries(b) == [(200, 100, 7)]
+    assert (a.written, b.written, queues.holding) == (1, 0, 2)
+    assert files.list_directory(b.directory) == []
+    assert [queues.write_held(1) for _ in range(3)] == [1, 1, 0]
+    assert (a.written, b.written, queues.holding) == (2, 1, 0)
+    assert (entries(a), entries(b)) == ([(0, 100, 7), (100, 100, 7)], [(200, 100, 7)])
+
+
+def test_held_entries_are_few() -> None:
+    queues = QueueTable(QueueFiles(SimulatedFileSystem(), file_bytes=200, open_max=8), ROOT, hold_above=0)
+    queues.put_batches([Batch(0, [arrival(number, number * 100) for number in range(103)])], may_hold=True)
+    queue = queues.get(("t", 0))
+    assert queue is not None
+    assert queue.written == 103, "more than may be held: written at once"
+    queues.put_batches([Batch(0, [arrival(103, 10_300)])], may_hold=True)
+    assert queue.written == 103
+    queue.cut(50, log_end=5000)
+    assert len(entries(queue)) == 50
+
+
+def test_a_deleted_topic_leaves_no_held_entries() -> None:
+    files = SimulatedFileSystem()
+    queues = QueueTable(QueueFiles(files, file_bytes=200, open_max=8), ROOT / "consumequeue", hold_above=0)
+    queues.put_batches([Batch(0, [arrival(0, 0)])], may_hold=True)
+    queues.remove_topic("t")
+    queues.write_held(10)
+    assert files.list_directory(ROOT / "consumequeue") == []
