@@ -13,7 +13,6 @@ from benchmarks.timing import QUICK_ROUNDS, ROUNDS, measure, report, timings_tab
 from kappamq import kernel
 from kappamq.clock import SystemClock
 from kappamq.model.record import NewRecord
-from kappamq.store.plain_runs import PlainRun
 from kappamq.store.settings import StoreSettings
 from kappamq.store.store import Store
 
@@ -65,8 +64,6 @@ def append_runs(store: Store) -> int:
     """The same from the bytes of a read on."""
     data = codec.sends()
     for _ in range(APPENDS):
-        _end, count, _answers, rows, texts, targets, _unknown = codec.scan(kernel, data)
-        named = [(topic.decode(), queue_id) for topic, queue_id in targets]
-        store.append_run(PlainRun(data, rows, texts, named, count, codec.HOST, codec.HOST))
+        store.append_run(codec.scan(kernel, data))
         store.publish_batches()
     return APPENDS * codec.SENDS

@@ -8,6 +8,7 @@ from typing import Any, Final
 from benchmarks.results import save
 from benchmarks.timing import QUICK_ROUNDS, ROUNDS, Timing, measure, report, timings_table
 from kappamq.kernel import KERNEL, java_hash, reference
+from kappamq.store.plain_runs import PlainRun
 from kappamq.wire.frame import FrameDecoder, encode_frame
 from kappamq.wire.headers import SendRequest, decode_fields
 
@@ -62,11 +63,16 @@ def sends() -> bytes:
     )
 
 
-def scan(kernel: Any, data: bytes) -> Any:
+def scan(kernel: Any, data: bytes) -> PlainRun:
     """All sends of a read."""
-    return kernel.scan_sends(
+    run = PlainRun(HOST, sources=[(data, HOST)], count=SENDS)
+    _end, count, _answers, _unknown = kernel.scan_sends(
         data,
         0,
+        run.rows,
+        run.texts,
+        run.targets,
+        source=0,
         topics={TOPIC.encode(): QUEUES},
         stamp=STAMP,
         count_max=SENDS,
@@ -74,6 +80,8 @@ def scan(kernel: Any, data: bytes) -> Any:
         body_bytes_max=1 << 22,
         text_bytes_max=32_000,
     )
+    assert count == SENDS, "the lane left out a send"
+    return run
 
 
 def ordinary(data: bytes, rounds: int) -> list[Timing]:
@@ -96,31 +104,30 @@ def ordinary(data: bytes, rounds: int) -> list[Timing]:
 
 
 def lane(name: str, kernel: Any, data: bytes, rounds: int) -> list[Timing]:
-    _end, _count, _answers, rows, texts, targets, _unknown = scan(kernel, data)
-    numbered = [(topic, queue_id, 0, java_hash(TOPIC + "#")) for topic, queue_id in targets]
+    run = scan(kernel, data)
+    numbered = [(topic, queue_id, 0, java_hash(TOPIC + "#")) for topic, queue_id in run.targets]
     place: dict[str, Any] = {
         "first": 0,
         "log_offset": 0,
         "room": 1 << 30,
         "stored_at_ms": 1_700_000_000_000,
-        "born_host": HOST,
         "store_host": HOST,
         "append_crc": True,
     }
-    places = kernel.place_sends(data, rows, texts, numbered, **place)[1]
-    pieces: dict[str, Any] = {"host": HOST, "json": (b"piece of a reply",) * 6, "binary": (b"",) * 7}
-    queue_ids = [queue_id for _topic, queue_id in targets]
+    places = kernel.place_sends(run.rows, run.texts, run.sources, numbered, **place)[1]
+    pieces: dict[str, Any] = {"sources": 1, "host": HOST, "json": (b"piece of a reply",) * 6, "binary": (b"",) * 7}
+    queue_ids = [queue_id for _topic, queue_id in run.targets]
 
     def placed() -> int:
-        kernel.place_sends(data, rows, texts, numbered, **place)
+        kernel.place_sends(run.rows, run.texts, run.sources, numbered, **place)
         return SENDS
 
     def answered() -> int:
-        kernel.encode_send_replies(rows, places, texts, queue_ids, **pieces)
+        kernel.encode_send_replies(run.rows, places, run.texts, queue_ids, **pieces)
         return SENDS
 
     return [
-        measure(f"fast lane, {name}: frames to rows", lambda: int(scan(kernel, data)[1]), rounds=rounds),
+        measure(f"fast lane, {name}: frames to rows", lambda: scan(kernel, data).count, rounds=rounds),
         measure(f"fast lane, {name}: rows to records", placed, rounds=rounds),
         measure(f"fast lane, {name}: places to replies", answered, rounds=rounds),
     ]

@@ -126,7 +126,6 @@ class Desk:
         self.connection = Connection(
             router,
             limits=ConnectionLimits(unanswered_max=unanswered_max),
-            on_read=self.appender.write,
             on_frames=self._on_frames if has_lane else None,
         )
         self.connection.connection_made(self.peer)

@@ -26,37 +26,77 @@ JSON = (b"<", b"|", b"|", b"|", b"|", b">")
 BINARY = (b"<", b"|", b"|", b"|", b"|", b"|", b">")
 PLAIN = "UNIQ_KEY\x01ID1\x02TAGS\x01TagA\x02KEYS\x01k1  k2\x02"
 
+
+class Run:
+    """What scans make, one after the other, with the sources that placing needs."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.rows = bytearray()
+        self.texts = bytearray()
+        self.targets: dict[tuple[bytes, int], int] = {}
+        self.sources: list[tuple[bytes, bytes]] = []
+
+    def scan(self, data: bytes, at: int = 0, *, host: bytes = HOST, **limits: Any) -> Any:
+        taken = self.kernel.scan_sends(
+            data, at, self.rows, self.texts, self.targets, source=len(self.sources), **LIMITS | limits
+        )
+        self.sources.append((data, host))
+        return taken
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Run)
+        return (self.rows, self.texts, list(self.targets.items())) == (
+            other.rows,
+            other.texts,
+            list(other.targets.items()),
+        )
+
+
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 
 
 @relaxed
 @given(reads(), st.sampled_from(({}, {"count_max": 1}, {"text_bytes_max": 130}, {"frame_bytes_max": 300})))
-def test_scan_takes_the_same_sends(data: bytes, limits: dict[str, int]) -> None:
-    assert compiled.scan_sends(data, 0, **LIMITS | limits) == reference.scan_sends(data, 0, **LIMITS | limits)
+def test_scan_takes_the_same_sends(data: bytes, limits: dict[str, Any]) -> None:
+    mine, theirs = Run(compiled), Run(reference)
+    assert mine.scan(data, **limits) == theirs.scan(data, **limits)
+    assert mine == theirs
 
 
 @relaxed
 @given(sends(), sends())
 def test_scan_goes_on_from_any_frame(first: bytes, second: bytes) -> None:
     data = first + second
-    taken = compiled.scan_sends(data, len(first), **LIMITS)
-    assert taken == reference.scan_sends(data, len(first), **LIMITS)
+    mine, theirs = Run(compiled), Run(reference)
+    assert mine.scan(data, len(first)) == theirs.scan(data, len(first))
+    assert mine == theirs
+
+
+@relaxed
+@given(st.lists(reads(), max_size=4))
+def test_a_run_grows_with_each_scan(data: list[bytes]) -> None:
+    mine, theirs = Run(compiled), Run(reference)
+    assert [mine.scan(read) for read in data] == [theirs.scan(read) for read in data]
+    assert mine == theirs
 
 
 @relaxed
 @given(
-    st.lists(sends(), max_size=8),
+    st.lists(st.tuples(st.lists(sends(), max_size=4).map(b"".join), st.sampled_from((HOST, HOST_V6))), max_size=4),
     st.booleans(),
-    st.sampled_from((HOST, HOST_V6)),
     st.sampled_from((HOST, HOST_V6)),
     st.integers(0, 3000),
 )
-def test_places_and_replies(frames: list[bytes], append_crc: bool, born: bytes, store: bytes, room: int) -> None:
-    rows, texts, buffer = _scanned(frames)
+def test_places_and_replies(data: list[tuple[bytes, bytes]], append_crc: bool, store: bytes, room: int) -> None:
+    run = Run(reference)
+    for read, host in data:
+        run.scan(read, host=host)
     targets = [
-        (topic, queue_id, 10 * queue_id, reference.java_hash(topic.decode() + "#")) for topic, queue_id in _TARGETS
+        (topic, queue_id, 10 * queue_id, reference.java_hash(topic.decode() + "#")) for topic, queue_id in run.targets
     ]
-    count = len(rows) // reference.SEND_ROW.size
+    queue_ids = [queue_id for _topic, queue_id in run.targets]
+    count = len(run.rows) // reference.SEND_ROW.size
     first = 0
     while True:
         arguments: dict[str, Any] = {
@@ -64,57 +104,37 @@ def test_places_and_replies(frames: list[bytes], append_crc: bool, born: bytes, 
             "log_offset": 1 << 33,
             "room": room,
             "stored_at_ms": 1_700_000_000_123,
-            "born_host": born,
             "store_host": store,
             "append_crc": append_crc,
         }
-        placed = compiled.place_sends(buffer, rows, texts, targets, **arguments)
-        assert placed == reference.place_sends(buffer, rows, texts, targets, **arguments)
-        replies: dict[str, Any] = {"host": store, "json": JSON, "binary": BINARY}
-        mine = rows[first * reference.SEND_ROW.size :]
-        answered = compiled.encode_send_replies(mine, placed[1], texts, [number for _, number in _TARGETS], **replies)
-        assert answered == reference.encode_send_replies(
-            mine, placed[1], texts, [number for _, number in _TARGETS], **replies
-        )
+        placed = compiled.place_sends(run.rows, run.texts, run.sources, targets, **arguments)
+        assert placed == reference.place_sends(run.rows, run.texts, run.sources, targets, **arguments)
+        replies: dict[str, Any] = {"sources": len(run.sources), "host": store, "json": JSON, "binary": BINARY}
+        mine = run.rows[first * reference.SEND_ROW.size :]
+        answered = compiled.encode_send_replies(mine, placed[1], run.texts, queue_ids, **replies)
+        assert answered == reference.encode_send_replies(mine, placed[1], run.texts, queue_ids, **replies)
         taken = len(placed[1]) // reference.PLACE_ROW.size
         first += taken
         if first >= count or not taken:
             break
 
 
-_TARGETS = [(topic, queue_id) for topic, queues in TOPICS.items() for queue_id in range(queues)]
-
-
-def _scanned(frames: list[bytes]) -> tuple[bytes, bytes, bytes]:
-    """Rows of all plain frames, each scanned alone, with their target numbers as in `_TARGETS`."""
-    rows = texts = buffer = b""
-    for data in frames:
-        _end, count, _answers, row, text, targets, _unknown = reference.scan_sends(data, 0, **LIMITS)
-        if count:
-            values = list(reference.SEND_ROW.unpack(row))
-            values[0] = _TARGETS.index(targets[0])
-            values[3] += len(buffer)
-            for position in (5, 7, 9):
-                values[position] += len(texts)
-            rows += reference.SEND_ROW.pack(*values)
-            texts += text
-        buffer += data
-    return rows, texts, buffer
-
-
 def test_a_plain_send_is_taken_whole() -> None:
     text = PLAIN.replace("\x01", "\\u0001").replace("\x02", "\\u0002")
     header = f'{{"code":310,"extFields":{{"a":"pg","b":"Orders","e":"3","g":"5","i":"{text}"}},"opaque":9}}'.encode()
     data = framed(0, header, b"body")
-    end, count, answers, row, texts, targets, unknown = compiled.scan_sends(data, 0, **LIMITS)
-    assert (end, count, answers, targets, unknown) == (len(data), 1, 1, [(b"Orders", 3)], None)
-    assert texts == PLAIN.encode() + STAMP
-    values = reference.SEND_ROW.unpack(row)
-    assert values[:3] == (0, 9, 0)
-    assert data[values[3] : values[3] + values[4]] == b"body"
-    assert texts[values[7] : values[7] + values[8]] == b"ID1"
-    assert texts[values[9] : values[9] + values[10]] == b"k1  k2"
-    assert values[11:] == (reference.java_hash("TagA"), 0, 0, 0, 5)
+    run = Run(compiled)
+    assert run.scan(data) == (len(data), 1, 1, None)
+    assert run.targets == {(b"Orders", 3): 0}
+    assert run.texts == PLAIN.encode() + STAMP
+    values = reference.SEND_ROW.unpack(run.rows)
+    assert values[:4] == (0, 0, 9, 0)
+    assert data[values[4] : values[4] + values[5]] == b"body"
+    assert run.texts[values[8] : values[8] + values[9]] == b"ID1"
+    assert run.texts[values[10] : values[10] + values[11]] == b"k1  k2"
+    assert values[12:] == (reference.java_hash("TagA"), 0, 0, 0, 5)
+    run.scan(data)
+    assert reference.SEND_ROW.unpack(run.rows[reference.SEND_ROW.size :])[:2] == (0, 1)
 
 
 def test_an_unknown_topic_is_named() -> None:
@@ -122,15 +142,19 @@ def test_an_unknown_topic_is_named() -> None:
     header = f'{{"code":310,"extFields":{{"a":"pg","b":"New","e":"3","g":"5","i":"{text}"}}}}'.encode()
     data = framed(0, header, b"body")
     for kernel in (reference, compiled):
-        assert kernel.scan_sends(data, 0, **LIMITS) == (0, 0, 0, b"", b"", [], b"New")
+        run = Run(kernel)
+        assert run.scan(data) == (0, 0, 0, b"New")
+        assert run == Run(kernel)
 
 
 def test_a_scan_has_a_limit_of_targets() -> None:
     header = '{{"code":310,"extFields":{{"a":"pg","b":"Wide","e":"{}","g":"5","i":"UNIQ_KEY\\u0001I"}}}}'
-    data = b"".join([framed(0, header.format(number).encode(), b"body") for number in range(70)])
-    limits = LIMITS | {"topics": {b"Wide": 100}}
+    data = b"".join([framed(0, header.format(number).encode(), b"body") for number in range(300)])
     for kernel in (reference, compiled):
-        assert kernel.scan_sends(data, 0, **limits)[1] == reference.TARGETS_MAX
+        run = Run(kernel)
+        assert run.scan(data, topics={b"Wide": 1000}, count_max=200)[1] == 200
+        assert run.scan(data, topics={b"Wide": 1000}, count_max=1000)[1] == reference.TARGETS_MAX
+        assert len(run.targets) == reference.TARGETS_MAX
 
 
 KEYS = st.lists(st.tuples(st.integers(0, 2**31 - 1) | st.integers(0, 12), st.integers(0, 2**62)), max_size=40).map(
@@ -178,9 +202,9 @@ def test_heads_stay_within_the_table(kernel: Any) -> None:
 
 
 @pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
-@pytest.mark.parametrize("position", [0, 3, 4, 5, 6, 7, 8, 9, 10])
+@pytest.mark.parametrize("position", [0, 1, 4, 5, 6, 7, 8, 9, 10, 11])
 def test_rows_cannot_point_outside(kernel: Any, position: int) -> None:
-    values = [0] * 16
+    values = [0] * 17
     values[position] = 2**32 - 1
     row = reference.SEND_ROW.pack(*values)
     arguments: dict[str, Any] = {
@@ -188,12 +212,21 @@ def test_rows_cannot_point_outside(kernel: Any, position: int) -> None:
         "log_offset": 0,
         "room": 10_000,
         "stored_at_ms": 0,
-        "born_host": HOST,
         "store_host": HOST,
         "append_crc": True,
     }
     with pytest.raises(ValueError):
-        kernel.place_sends(b"buffer", row, b"texts", [(b"T", 0, 0, 0)], **arguments)
-    if position in (0, 7, 8):
+        kernel.place_sends(row, b"texts", [(b"buffer", HOST)], [(b"T", 0, 0, 0)], **arguments)
+    if position in (0, 1, 8, 9):
         with pytest.raises(ValueError):
-            kernel.encode_send_replies(row, bytes(20), b"texts", [0], host=HOST, json=JSON, binary=BINARY)
+            kernel.encode_send_replies(row, bytes(20), b"texts", [0], sources=1, host=HOST, json=JSON, binary=BINARY)
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
+def test_replies_go_in_the_order_of_their_sources(kernel: Any) -> None:
+    rows = [reference.SEND_ROW.pack(0, source, *[0] * 15) for source in (1, 0)]
+    pieces: dict[str, Any] = {"sources": 3, "host": HOST, "json": JSON, "binary": BINARY}
+    frames = kernel.encode_send_replies(rows[1] + rows[0], bytes(40), b"", [0], **pieces)
+    assert [bool(mine) for mine in frames] == [True, True, False]
+    with pytest.raises(ValueError):
+        kernel.encode_send_replies(b"".join(rows), bytes(40), b"", [0], **pieces)

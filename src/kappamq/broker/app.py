@@ -87,7 +87,6 @@ class Broker:
                 router,
                 limits=self._settings.limits,
                 on_lost=parts.lost,
-                on_read=parts.appender.write,
                 on_frames=parts.lane if KERNEL == "compiled" else None,
             )
             async with server:

@@ -1,6 +1,8 @@
 """The way into the log: records in order of arrival, acknowledged when the promised durability is reached.
 
-    submit ─▶ staged ─▶ write(): one append for all of one read ─▶ waiting ─▶ flushed ─▶ published ─▶ done()
+    submit ─▶ staged ─▶ write(): one append for all of one turn ─▶ waiting ─▶ flushed ─▶ published ─▶ done()
+
+A turn is one pass of the event loop over all connections that have something to read.
 
 One thread runs `fdatasync` (group commit): whatever was appended meanwhile shares the next one. In `async` mode nobody
 waits for it; records become visible with the write, and the thread flushes at a steady pace.
@@ -99,6 +101,8 @@ class Appender:
         self._unacknowledged_max = unacknowledged_max
         self._flush_timeout_seconds = flush_timeout_seconds
         self._staged: list[_Submission | _RunSubmission] = []
+        self.open_run: PlainRun | None = None
+        """The run that was submitted last, while nothing follows it and it is not written: it may still grow."""
         self._waiting: deque[_Waiting | _WaitingRun] = deque()
         self._unacknowledged = 0
         self._loop = asyncio.get_running_loop()
@@ -142,11 +146,17 @@ class Appender:
         """
         if self._unacknowledged >= self._unacknowledged_max:
             raise Busy("[OVERLOAD]system busy, start flow control for a while: too many sends wait for the disk")
+        self.open_run = None
         self._stage(_Submission(records, done, atomic, wait), 1)
 
     def submit_run(self, run: PlainRun, done: RunDone) -> None:
         """Take a run of packed sends, of no more than `room`, between what is submitted before and after it."""
+        self.open_run = run
         self._stage(_RunSubmission(run, done), run.count)
+
+    def extend_run(self, count: int) -> None:
+        """The open run has grown by that many, no more than `room`."""
+        self._unacknowledged += count
 
     def _stage(self, submission: "_Submission | _RunSubmission", count: int) -> None:
         self._staged.append(submission)
@@ -175,6 +185,7 @@ class Appender:
         self._is_write_due = False
         if not self._staged:
             return
+        self.open_run = None
         staged, self._staged = self._staged, []
         run: list[_Submission] = []
         for submission in staged:

@@ -1,12 +1,16 @@
-"""The fast lane: plain sends go from the bytes of one read to the log and back without an object for each.
+"""The fast lane: plain sends go from the bytes of their reads to the log and back without an object for each.
 
     on_frames ─▶ kernel.scan_sends ─▶ Appender.submit_run ─▶ Store.append_run ─▶ group commit ─▶ encode_send_replies
 
 The lane takes what `SendHandlers` would do the same with every time, and leaves everything else where it is, in order:
 messages with a delay, an instant or a transaction, batches, retries, topics that are new or not writable, and headers
 or properties that are unusual in any way. Only the compiled kernel makes it worth while.
+
+A run takes in what all connections send within one turn of the event loop: with many connections that have one send
+under way each, they share the append as well as the sync.
 """
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from kappamq.broker.appender import Appender
@@ -16,7 +20,7 @@ from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
 from kappamq.errors import KappaError
 from kappamq.kernel import encode_send_replies, scan_sends
-from kappamq.kernel.reference import BINARY_MARK, CRC_PROPERTY_BYTES, ONE_WAY_MARK, SEND_ROW
+from kappamq.kernel.reference import BINARY_MARK, CRC_PROPERTY_BYTES, ONE_WAY_MARK, SEND_ROW, TARGETS_MAX
 from kappamq.model.config import Permission
 from kappamq.model.names import WRITE_PROTECTED_TOPICS, is_retry_topic
 from kappamq.model.properties import PROPERTIES_BYTES_MAX
@@ -30,6 +34,17 @@ TOPICS_KNOWN_MAX: Final = 10_000
 """Names of topics that are remembered, with whether the lane may serve them."""
 RECORD_OVERHEAD_MAX: Final = 65_536
 """What a record may take beyond its body."""
+RUN_TEXT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A run with that much text takes in no further read."""
+TEXT_BYTES_MAX: Final = PROPERTIES_BYTES_MAX - 1 - CRC_PROPERTY_BYTES
+
+
+@dataclass(slots=True)
+class _Run:
+    """Sends of one turn, and who waits for how many answers: one entry for each source."""
+
+    run: PlainRun
+    askers: list[tuple[Connection, int]] = field(default_factory=list)
 
 
 class FastLane:
@@ -46,10 +61,12 @@ class FastLane:
         self._stamp = b""
         self._body_bytes_max = 0
         self._replies: dict[int, _Replies] = {}
+        self._turn: _Run | None = None
 
     def use(self, rules: SendRules) -> None:
         """Follow these rules from now on."""
         self._rules = rules if rules.permission & Permission.WRITE else None
+        self._turn = None
         self._stamp = rules.stamp.encode()
         # A record that does not fit a segment is for others to refuse.
         self._body_bytes_max = min(rules.message_bytes_max, self._segment_bytes - RECORD_OVERHEAD_MAX)
@@ -65,31 +82,46 @@ class FastLane:
         if self._known_version is not self._topics.version or len(self._known) > TOPICS_KNOWN_MAX:
             self._known.clear()
             self._known_version = self._topics.version
+            self._turn = None
         while True:
             room = min(count_max, self._appender.room)
             if room <= 0:
                 return at
-            end, count, answers, rows, texts, targets, unknown = scan_sends(
+            turn = self._turn
+            is_new = turn is None or turn.run is not self._appender.open_run or len(turn.run.texts) > RUN_TEXT_BYTES_MAX
+            if turn is None or is_new:
+                turn = self._turn = _Run(PlainRun(rules.store_host))
+            run = turn.run
+            at, count, answers, unknown = scan_sends(
                 buffer,
                 at,
+                run.rows,
+                run.texts,
+                run.targets,
+                source=len(run.sources),
                 topics=self._known,
                 stamp=self._stamp,
                 count_max=room,
                 frame_bytes_max=connection.frame_bytes_max,
                 body_bytes_max=self._body_bytes_max,
-                text_bytes_max=PROPERTIES_BYTES_MAX - 1 - CRC_PROPERTY_BYTES,
+                text_bytes_max=TEXT_BYTES_MAX,
             )
             if count:
-                named = [(topic.decode(), queue_id) for topic, queue_id in targets]
-                run = PlainRun(buffer, rows, texts, named, count, connection.peer_host, rules.store_host)
+                run.sources.append((buffer, connection.peer_host))
+                run.count += count
+                turn.askers.append((connection, answers))
                 connection.expect_replies(answers)
-                self._submit(connection, run)
                 count_max -= count
-            at = end
+                if is_new:
+                    self._submit(turn)
+                else:
+                    self._appender.extend_run(count)
             if unknown is not None:
                 self._known[unknown] = self._queues_of(unknown)
-            elif not count:
+            elif at == len(buffer) or len(run.targets) < TARGETS_MAX or (is_new and not count):
                 return at
+            else:
+                self._turn = None  # Perhaps it was just full.
 
     def _queues_of(self, name: bytes) -> int:
         """Number of queues of a topic that the lane may write; 0 for any other."""
@@ -98,40 +130,44 @@ class FastLane:
             return 0
         return topic.queue_count if topic.perm & Permission.WRITE else 0
 
-    def _submit(self, connection: Connection, run: PlainRun) -> None:
-        def done(outcome: RunBatch | KappaError, is_late: bool) -> None:
-            if isinstance(outcome, KappaError):
-                self._refuse(connection, run, outcome)
-                return
-            for queue in outcome.queues:
-                count = queue.count
-                self._statistics.stored(queue.topic, count, queue.record_bytes, times=count)
-            replies = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
-            frames, count = encode_send_replies(
-                run.rows,
-                run.places,
-                run.texts,
-                [queue_id for _topic, queue_id in run.targets],
-                host=run.store_host,
-                json=replies.json,
-                binary=replies.binary,
-            )
-            if count:
-                connection.reply_frames(frames, count)
+    def _submit(self, turn: _Run) -> None:
+        self._appender.submit_run(turn.run, lambda outcome, is_late: self._done(turn, outcome, is_late))
 
-        self._appender.submit_run(run, done)
+    def _done(self, turn: _Run, outcome: RunBatch | KappaError, is_late: bool) -> None:
+        run = turn.run
+        if isinstance(outcome, KappaError):
+            self._refuse(turn, outcome)
+            return
+        for queue in outcome.queues:
+            count = queue.count
+            self._statistics.stored(queue.topic, count, queue.record_bytes, times=count)
+        replies = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
+        frames = encode_send_replies(
+            run.rows,
+            run.places,
+            run.texts,
+            [queue_id for _topic, queue_id in run.targets],
+            sources=len(turn.askers),
+            host=run.store_host,
+            json=replies.json,
+            binary=replies.binary,
+        )
+        for (connection, answers), mine in zip(turn.askers, frames):
+            if answers:
+                connection.reply_frames(mine, answers)
 
-    def _refuse(self, connection: Connection, run: PlainRun, fault: KappaError) -> None:
+    def _refuse(self, turn: _Run, fault: KappaError) -> None:
         """Tell each sender what went wrong, as if it had come alone."""
-        self._statistics.put_failed += run.count
-        for row in SEND_ROW.iter_unpack(run.rows):
+        self._statistics.put_failed += turn.run.count
+        for row in SEND_ROW.iter_unpack(turn.run.rows):
+            _target, source, request_id, marks = row[:4]
             request = Command(
                 code=RequestCode.SEND_MESSAGE_V2,
-                request_id=row[1],
-                flag=ONE_WAY_FLAG if row[2] & ONE_WAY_MARK else 0,
-                header_type=HeaderType.BINARY if row[2] & BINARY_MARK else HeaderType.JSON,
+                request_id=request_id,
+                flag=ONE_WAY_FLAG if marks & ONE_WAY_MARK else 0,
+                header_type=HeaderType.BINARY if marks & BINARY_MARK else HeaderType.JSON,
             )
-            answer_fault(connection, request, fault)
+            answer_fault(turn.askers[source][0], request, fault)
 
 
 class _Replies:

@@ -4,13 +4,14 @@
 All input may come from the network: every read is checked against the end of its buffer before it happens.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 4
+INTERFACE = 5
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -352,7 +353,7 @@ def gather_records(bytes units not None, log, *, int64_t start, int64_t lowest, 
 # ── The fast lane: scanning ───────────────────────────────────────────────────────────────────────────────────────────
 
 cdef enum:
-    TARGETS_MAX_C = 64
+    TARGETS_MAX_C = 256
     FIELDS = 14
     TEXT_FIELD = 8
     FIXED_BYTES = 17  # of a binary header, up to and with the length of the remark
@@ -360,7 +361,7 @@ cdef enum:
     ONE_WAY = 2
     TRANSACTION_BITS = 0xC
     V6_BITS = 0x30
-    ROW_BYTES = 68
+    ROW_BYTES = 72
     PLACE_BYTES = 20
     KEY_BYTES = 12
     UNIT_BYTES = 20
@@ -369,6 +370,7 @@ cdef enum:
 
 cdef packed struct Row:
     uint32_t target
+    uint32_t source
     int32_t request_id
     uint32_t marks
     uint32_t body_at
@@ -422,6 +424,7 @@ cdef struct Arena:
 cdef struct Target:
     Span topic
     int32_t queue_id
+    uint32_t number
 
 
 cdef bint _reserve(Arena *arena, Py_ssize_t more) noexcept nogil:
@@ -926,10 +929,22 @@ cdef bint _read_facts(const uint8_t *text, Py_ssize_t size, Row *row) noexcept n
     return row.id_bytes > 0
 
 
+cdef int _extend(bytearray whole, const Arena *part) except -1:
+    cdef Py_ssize_t size = PyByteArray_GET_SIZE(whole)
+    if part.size:
+        PyByteArray_Resize(whole, size + part.size)
+        memcpy(PyByteArray_AS_STRING(whole) + size, part.data, part.size)
+    return 0
+
+
 def scan_sends(
     bytes buffer not None,
     Py_ssize_t at,
+    bytearray rows not None,
+    bytearray texts not None,
+    dict targets not None,
     *,
+    uint32_t source,
     dict topics not None,
     bytes stamp not None,
     Py_ssize_t count_max,
@@ -941,9 +956,10 @@ def scan_sends(
     cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
     cdef const uint8_t *stamp_data = <const uint8_t *>PyBytes_AS_STRING(stamp)
     cdef Py_ssize_t stamp_bytes = PyBytes_GET_SIZE(stamp)
-    cdef Arena rows, texts
-    cdef Target targets[TARGETS_MAX_C]
-    cdef Py_ssize_t targets_count = 0
+    cdef Py_ssize_t texts_before = PyByteArray_GET_SIZE(texts)
+    cdef Arena new_rows, new_texts
+    cdef Target found[TARGETS_MAX_C]
+    cdef Py_ssize_t found_count = 0
     cdef Py_ssize_t count = 0
     cdef Py_ssize_t answers = 0
     cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes
@@ -957,10 +973,10 @@ def scan_sends(
     cdef uint8_t *out
     cdef int target
     unknown = None
-    if at < 0 or size > 0x7FFFFFFF:
+    if at < 0 or size > 0x7FFFFFFF or texts_before > 0x7FFFFFFF:
         raise ValueError("the position lies outside of the buffer, or the buffer is too long")
-    memset(&rows, 0, sizeof(Arena))
-    memset(&texts, 0, sizeof(Arena))
+    memset(&new_rows, 0, sizeof(Arena))
+    memset(&new_texts, 0, sizeof(Arena))
     try:
         while count < count_max and size - at >= 8:
             length = <int32_t>get32(data + at)
@@ -981,9 +997,9 @@ def scan_sends(
             if not _read_send(&header, &row, &queue_id):
                 break
             text = &header.values[TEXT_FIELD]
-            if not _reserve(&texts, text.size + 1 + stamp_bytes) or not _reserve(&rows, ROW_BYTES):
+            if not _reserve(&new_texts, text.size + 1 + stamp_bytes) or not _reserve(&new_rows, ROW_BYTES):
                 raise MemoryError
-            out = texts.data + texts.size
+            out = new_texts.data + new_texts.size
             if mark >> 24 == 0:
                 text_bytes = _unescape(text, out)
             else:
@@ -998,55 +1014,51 @@ def scan_sends(
                 text_bytes += 1
             memcpy(out + text_bytes, stamp_data, stamp_bytes)
             text_bytes += stamp_bytes
-            if text_bytes > text_bytes_max or texts.size + text_bytes > 0x7FFFFFFF:
+            if text_bytes > text_bytes_max or texts_before + new_texts.size + text_bytes > 0x7FFFFFFF:
                 break
             topic = &header.values[1]
-            target = _find_target(targets, targets_count, topic, queue_id)
+            target = _find_target(found, found_count, topic, queue_id)
             if target < 0:
                 name = PyBytes_FromStringAndSize(<const char *>topic.at, topic.size)
-                queues = topics.get(name)
-                if queues is None:
-                    unknown = name
-                    break
-                if not 0 <= queue_id < queues or targets_count == TARGETS_MAX_C:
-                    break
-                target = <int>targets_count
-                targets[target].topic = topic[0]
-                targets[target].queue_id = <int32_t>queue_id
-                targets_count += 1
-            row.target = <uint32_t>target
+                queue = (name, queue_id)
+                number = targets.get(queue)
+                if number is None:
+                    queues = topics.get(name)
+                    if queues is None:
+                        unknown = name
+                        break
+                    if not 0 <= queue_id < queues or len(targets) >= TARGETS_MAX_C:
+                        break
+                    number = targets[queue] = len(targets)
+                row.target = number
+                if found_count < TARGETS_MAX_C:
+                    found[found_count].topic = topic[0]
+                    found[found_count].queue_id = <int32_t>queue_id
+                    found[found_count].number = row.target
+                    found_count += 1
+            else:
+                row.target = found[target].number
+            row.source = source
             row.marks |= BINARY if mark >> 24 else 0
             row.body_at = <uint32_t>body_at
             row.body_bytes = <uint32_t>(end - body_at)
-            row.text_at = <uint32_t>texts.size
+            row.text_at = <uint32_t>(texts_before + new_texts.size)
             row.text_bytes = <uint32_t>text_bytes
             row.id_at += row.text_at
             if row.keys_bytes:
                 row.keys_at += row.text_at
-            texts.size += text_bytes
-            memcpy(rows.data + rows.size, &row, ROW_BYTES)
-            rows.size += ROW_BYTES
+            new_texts.size += text_bytes
+            memcpy(new_rows.data + new_rows.size, &row, ROW_BYTES)
+            new_rows.size += ROW_BYTES
             count += 1
             answers += 0 if row.marks & ONE_WAY else 1
             at = end
-        return (
-            at,
-            count,
-            answers,
-            PyBytes_FromStringAndSize(<const char *>rows.data, rows.size) if rows.size else b"",
-            PyBytes_FromStringAndSize(<const char *>texts.data, texts.size) if texts.size else b"",
-            [
-                (
-                    PyBytes_FromStringAndSize(<const char *>targets[target].topic.at, targets[target].topic.size),
-                    targets[target].queue_id,
-                )
-                for target in range(targets_count)
-            ],
-            unknown,
-        )
+        _extend(texts, &new_texts)
+        _extend(rows, &new_rows)
+        return at, count, answers, unknown
     finally:
-        free(rows.data)
-        free(texts.data)
+        free(new_rows.data)
+        free(new_texts.data)
 
 
 cdef int _find_target(const Target *targets, Py_ssize_t count, const Span *topic, int64_t queue_id) noexcept nogil:
@@ -1070,6 +1082,13 @@ cdef struct Destination:
     int64_t queue_offset
     uint32_t topic_hash
     uint32_t count
+    int64_t record_bytes
+
+cdef struct Source:
+    const uint8_t *data
+    Py_ssize_t size
+    const uint8_t *host
+    Py_ssize_t host_bytes
 
 
 cdef Row _row_at(const uint8_t *rows, Py_ssize_t index) noexcept nogil:
@@ -1107,100 +1126,121 @@ cdef bint _add_keys(Arena *keys, uint32_t topic_hash, const Row *row, const uint
     return True
 
 
+cdef const uint8_t *_data_of(data, Py_ssize_t *size) except NULL:
+    """Where the bytes of a `bytes` or `bytearray` lie, and how many there are. The caller keeps it alive."""
+    if isinstance(data, bytes):
+        size[0] = PyBytes_GET_SIZE(data)
+        return <const uint8_t *>PyBytes_AS_STRING(data)
+    if isinstance(data, bytearray):
+        size[0] = PyByteArray_GET_SIZE(data)
+        return <const uint8_t *>PyByteArray_AS_STRING(data)
+    raise TypeError("rows, texts and buffers are bytes or a bytearray")
+
+
 def place_sends(
-    bytes buffer not None,
-    bytes rows not None,
-    bytes texts not None,
-    targets,
+    rows,
+    texts,
+    list sources not None,
+    list targets not None,
     *,
     Py_ssize_t first,
     int64_t log_offset,
     Py_ssize_t room,
     int64_t stored_at_ms,
-    bytes born_host not None,
     bytes store_host not None,
     bint append_crc,
 ):
-    cdef const uint8_t *row_data = <const uint8_t *>PyBytes_AS_STRING(rows)
-    cdef const uint8_t *text_data = <const uint8_t *>PyBytes_AS_STRING(texts)
-    cdef const uint8_t *body_data = <const uint8_t *>PyBytes_AS_STRING(buffer)
-    cdef Py_ssize_t buffer_bytes = PyBytes_GET_SIZE(buffer)
-    cdef Py_ssize_t text_bytes = PyBytes_GET_SIZE(texts)
-    cdef Py_ssize_t count = PyBytes_GET_SIZE(rows) // ROW_BYTES
+    cdef Py_ssize_t rows_bytes, texts_bytes
+    cdef const uint8_t *row_data = _data_of(rows, &rows_bytes)
+    cdef const uint8_t *text_data = _data_of(texts, &texts_bytes)
+    cdef Py_ssize_t count = rows_bytes // ROW_BYTES
+    cdef Py_ssize_t sources_count = len(sources)
     cdef Py_ssize_t targets_count = len(targets)
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t size, index, last
     cdef Destination destinations[TARGETS_MAX_C]
     cdef Destination *destination
     cdef uint8_t *ends[TARGETS_MAX_C]
+    cdef Source *origins = NULL
     cdef Record record
     cdef Row row
     cdef Place place
     cdef Arena keys
     cdef uint8_t *out
     cdef uint8_t *place_out
-    cdef int32_t v6_flags
-    if PyBytes_GET_SIZE(rows) % ROW_BYTES or first < 0 or first > count or targets_count > TARGETS_MAX_C:
+    if rows_bytes % ROW_BYTES or first < 0 or first > count or targets_count > TARGETS_MAX_C:
         raise ValueError("rows are cut short, or there are too many targets")
-    for index in range(targets_count):
-        topic, queue_id, queue_offset, topic_hash = targets[index]
-        if not isinstance(topic, bytes) or len(topic) > 0x7FFF:
-            raise ValueError("a topic is not bytes, or too long")
-        destinations[index].topic = <const uint8_t *>PyBytes_AS_STRING(topic)  # `targets` keeps it alive.
-        destinations[index].topic_bytes = PyBytes_GET_SIZE(topic)
-        destinations[index].queue_id = queue_id
-        destinations[index].queue_offset = queue_offset
-        destinations[index].topic_hash = <uint32_t>(topic_hash & 0xFFFFFFFF)
-        destinations[index].count = 0
-    record.born_host = <const uint8_t *>PyBytes_AS_STRING(born_host)
-    record.born_host_bytes = PyBytes_GET_SIZE(born_host)
-    record.store_host = <const uint8_t *>PyBytes_AS_STRING(store_host)
-    record.store_host_bytes = PyBytes_GET_SIZE(store_host)
-    record.stored_at_ms = stored_at_ms
-    record.prepared_offset = 0
-    record.append_crc = append_crc
-    v6_flags = (0x10 if record.born_host_bytes == 20 else 0) | (0x20 if record.store_host_bytes == 20 else 0)
-    # First how many fit and what they take, then the bytes: nothing is copied twice.
-    last = first
-    while last < count:
-        row = _row_at(row_data, last)
-        if (
-            row.target >= <uint32_t>targets_count
-            or <uint64_t>row.body_at + row.body_bytes > <uint64_t>buffer_bytes
-            or <uint64_t>row.text_at + row.text_bytes > <uint64_t>text_bytes
-            or <uint64_t>row.id_at + row.id_bytes > <uint64_t>text_bytes
-            or <uint64_t>row.keys_at + row.keys_bytes > <uint64_t>text_bytes
-        ):
-            raise ValueError("a row points outside of what was scanned")
-        destination = &destinations[row.target]
-        _fill_record(&record, &row, destination, body_data, text_data)
-        size = _record_bytes(&record)
-        if _all_properties_bytes(&record) > 0x7FFF or size > 0x7FFFFFFF:
-            raise OverflowError("a part of the record is too long for its length field")
-        if total + size > room:
-            break
-        total += size
-        destination.count += 1
-        last += 1
-    data = PyBytes_FromStringAndSize(NULL, total)
-    places = PyBytes_FromStringAndSize(NULL, (last - first) * PLACE_BYTES)
-    units = []
-    for index in range(targets_count):
-        entries = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>destinations[index].count * UNIT_BYTES)
-        ends[index] = <uint8_t *>PyBytes_AS_STRING(entries)
-        units.append(entries)
     memset(&keys, 0, sizeof(Arena))
-    out = <uint8_t *>PyBytes_AS_STRING(data)
-    place_out = <uint8_t *>PyBytes_AS_STRING(places)
+    origins = <Source *>malloc((sources_count + 1) * sizeof(Source))
     try:
+        if origins == NULL:
+            raise MemoryError
+        for index in range(sources_count):
+            buffer, born_host = sources[index]  # The list keeps both alive.
+            if not isinstance(buffer, bytes) or not isinstance(born_host, bytes):
+                raise TypeError("a source is a buffer and a host, both bytes")
+            origins[index].data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+            origins[index].size = PyBytes_GET_SIZE(buffer)
+            origins[index].host = <const uint8_t *>PyBytes_AS_STRING(born_host)
+            origins[index].host_bytes = PyBytes_GET_SIZE(born_host)
+        for index in range(targets_count):
+            topic, queue_id, queue_offset, topic_hash = targets[index]
+            if not isinstance(topic, bytes) or len(topic) > 0x7FFF:
+                raise ValueError("a topic is not bytes, or too long")
+            destinations[index].topic = <const uint8_t *>PyBytes_AS_STRING(topic)  # `targets` keeps it alive.
+            destinations[index].topic_bytes = PyBytes_GET_SIZE(topic)
+            destinations[index].queue_id = queue_id
+            destinations[index].queue_offset = queue_offset
+            destinations[index].topic_hash = <uint32_t>(topic_hash & 0xFFFFFFFF)
+            destinations[index].count = 0
+            destinations[index].record_bytes = 0
+        record.store_host = <const uint8_t *>PyBytes_AS_STRING(store_host)
+        record.store_host_bytes = PyBytes_GET_SIZE(store_host)
+        record.stored_at_ms = stored_at_ms
+        record.prepared_offset = 0
+        record.append_crc = append_crc
+        # First how many fit and what they take, then the bytes: nothing is copied twice.
+        last = first
+        while last < count:
+            row = _row_at(row_data, last)
+            if row.target >= <uint32_t>targets_count or row.source >= <uint64_t>sources_count:
+                raise ValueError("a row points outside of what was scanned")
+            if (
+                <uint64_t>row.body_at + row.body_bytes > <uint64_t>origins[row.source].size
+                or <uint64_t>row.text_at + row.text_bytes > <uint64_t>texts_bytes
+                or <uint64_t>row.id_at + row.id_bytes > <uint64_t>texts_bytes
+                or <uint64_t>row.keys_at + row.keys_bytes > <uint64_t>texts_bytes
+            ):
+                raise ValueError("a row points outside of what was scanned")
+            destination = &destinations[row.target]
+            _fill_record(&record, &row, destination, &origins[row.source], text_data)
+            size = _record_bytes(&record)
+            if _all_properties_bytes(&record) > 0x7FFF or size > 0x7FFFFFFF:
+                raise OverflowError("a part of the record is too long for its length field")
+            if total + size > room:
+                break
+            total += size
+            destination.count += 1
+            destination.record_bytes += size
+            last += 1
+        data = PyBytes_FromStringAndSize(NULL, total)
+        places = PyBytes_FromStringAndSize(NULL, (last - first) * PLACE_BYTES)
+        units = []
+        sizes = []
+        for index in range(targets_count):
+            entries = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>destinations[index].count * UNIT_BYTES)
+            ends[index] = <uint8_t *>PyBytes_AS_STRING(entries)
+            units.append(entries)
+            sizes.append(destinations[index].record_bytes)
+        out = <uint8_t *>PyBytes_AS_STRING(data)
+        place_out = <uint8_t *>PyBytes_AS_STRING(places)
         for index in range(first, last):
             row = _row_at(row_data, index)
             destination = &destinations[row.target]
-            _fill_record(&record, &row, destination, body_data, text_data)
+            _fill_record(&record, &row, destination, &origins[row.source], text_data)
             size = _record_bytes(&record)
             record.log_offset = log_offset
             record.queue_offset = destination.queue_offset
-            record.flags = (row.flags & ~V6_BITS) | v6_flags
             _write_record(&record, out, size)
             out += size
             place.log_offset = log_offset
@@ -1216,15 +1256,17 @@ def place_sends(
                 raise MemoryError
             destination.queue_offset += 1
             log_offset += size
-        return data, places, units, PyBytes_FromStringAndSize(<const char *>keys.data, keys.size) if keys.size else b""
+        packed = PyBytes_FromStringAndSize(<const char *>keys.data, keys.size) if keys.size else b""
+        return data, places, units, sizes, packed
     finally:
+        free(origins)
         free(keys.data)
 
 
 cdef void _fill_record(
-    Record *record, const Row *row, const Destination *destination, const uint8_t *bodies, const uint8_t *texts
+    Record *record, const Row *row, const Destination *destination, const Source *source, const uint8_t *texts
 ) noexcept nogil:
-    record.body = bodies + row.body_at
+    record.body = source.data + row.body_at
     record.body_bytes = row.body_bytes
     record.topic = destination.topic
     record.topic_bytes = destination.topic_bytes
@@ -1232,8 +1274,15 @@ cdef void _fill_record(
     record.properties_bytes = row.text_bytes
     record.queue_id = destination.queue_id
     record.flag = row.flag
+    record.flags = (
+        (row.flags & ~V6_BITS)
+        | (0x10 if source.host_bytes == 20 else 0)
+        | (0x20 if record.store_host_bytes == 20 else 0)
+    )
     record.retry_count = row.retry_count
     record.born_at_ms = row.born_at_ms
+    record.born_host = source.host
+    record.born_host_bytes = source.host_bytes
 
 
 # ── The fast lane: the key index ──────────────────────────────────────────────────────────────────────────────────────
@@ -1360,23 +1409,24 @@ cdef inline void _add32(Arena *arena, uint32_t value) noexcept nogil:
 
 
 def encode_send_replies(
-    bytes rows not None,
+    rows,
     bytes places not None,
-    bytes texts not None,
-    queue_ids,
+    texts,
+    list queue_ids not None,
     *,
+    Py_ssize_t sources,
     bytes host not None,
     tuple json not None,
     tuple binary not None,
 ):
-    cdef const uint8_t *row_data = <const uint8_t *>PyBytes_AS_STRING(rows)
+    cdef Py_ssize_t rows_bytes, text_bytes
+    cdef const uint8_t *row_data = _data_of(rows, &rows_bytes)
     cdef const uint8_t *place_data = <const uint8_t *>PyBytes_AS_STRING(places)
-    cdef const uint8_t *text_data = <const uint8_t *>PyBytes_AS_STRING(texts)
-    cdef Py_ssize_t text_bytes = PyBytes_GET_SIZE(texts)
-    cdef Py_ssize_t count = min(PyBytes_GET_SIZE(rows) // ROW_BYTES, PyBytes_GET_SIZE(places) // PLACE_BYTES)
+    cdef const uint8_t *text_data = _data_of(texts, &text_bytes)
+    cdef Py_ssize_t count = min(rows_bytes // ROW_BYTES, PyBytes_GET_SIZE(places) // PLACE_BYTES)
     cdef Py_ssize_t targets_count = len(queue_ids)
     cdef Py_ssize_t pieces_bytes = 0
-    cdef Py_ssize_t answered = 0
+    cdef Py_ssize_t source = 0
     cdef Py_ssize_t index, part, start, fields_at, host_bytes
     cdef int32_t numbers[TARGETS_MAX_C]
     cdef Span texts_json[6]
@@ -1390,10 +1440,11 @@ def encode_send_replies(
     cdef Arena out
     cdef Row row
     cdef Place place
-    if PyBytes_GET_SIZE(rows) % ROW_BYTES or PyBytes_GET_SIZE(places) % PLACE_BYTES:
+    cdef list frames = []
+    if rows_bytes % ROW_BYTES or PyBytes_GET_SIZE(places) % PLACE_BYTES:
         raise ValueError("rows or places are cut short")
     if len(json) != 6 or len(binary) != 7 or targets_count > TARGETS_MAX_C or len(host) not in (8, 20):
-        raise ValueError("a reply needs 6 or 7 pieces, at most 64 targets and a packed host")
+        raise ValueError("a reply needs 6 or 7 pieces, at most 256 targets and a packed host")
     for index in range(targets_count):
         numbers[index] = queue_ids[index]
     for index in range(6):
@@ -1415,7 +1466,12 @@ def encode_send_replies(
             row = _row_at(row_data, index)
             memcpy(&place, place_data + index * PLACE_BYTES, PLACE_BYTES)
             if row.target >= <uint32_t>targets_count or <uint64_t>row.id_at + row.id_bytes > <uint64_t>text_bytes:
-                raise ValueError("a row points outside of what was scanned")
+                raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
+            if row.source < <uint64_t>source or row.source >= <uint64_t>sources:
+                raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
+            while source < <Py_ssize_t>row.source:
+                frames.append(_taken(&out))
+                source += 1
             if row.marks & ONE_WAY:
                 continue
             # Pieces of both kinds, three numbers, the offset id and some lengths are more than any one reply takes.
@@ -1449,10 +1505,19 @@ def encode_send_replies(
                     _add(&out, texts_json[1 + part].at, texts_json[1 + part].size)
             put32(out.data + start, <uint32_t>(out.size - start - 4))
             put32(out.data + start + 4, (<uint32_t>(1 if row.marks & BINARY else 0) << 24) | <uint32_t>(out.size - start - 8))
-            answered += 1
-        return (PyBytes_FromStringAndSize(<const char *>out.data, out.size) if out.size else b""), answered
+        while source < sources:
+            frames.append(_taken(&out))
+            source += 1
+        return frames
     finally:
         free(out.data)
+
+
+cdef bytes _taken(Arena *arena):
+    """What an arena holds, which is empty then."""
+    cdef Py_ssize_t size = arena.size
+    arena.size = 0
+    return PyBytes_FromStringAndSize(<const char *>arena.data, size) if size else b""
 
 
 cdef int _span_of(piece, Span *span) except -1:

@@ -1,8 +1,9 @@
 """Plain Python: the specification of what a compiled kernel must do byte for byte.
 
-The functions around `scan_sends` are the fast lane of a broker: they take the plain sends of one read from their bytes
-to records, queue entries, keys and replies without an object for each. What passes between them is packed in rows, in
-native byte order and without gaps (`SEND_ROW`, `PLACE_ROW`, `KEY_ROW`). Whatever is not plain they leave to others.
+The functions around `scan_sends` are the fast lane of a broker: they take plain sends, of one read or of many, from
+their bytes to records, queue entries, keys and replies without an object for each. What passes between them is packed
+in rows, in native byte order and without gaps (`SEND_ROW`, `PLACE_ROW`, `KEY_ROW`). Whatever is not plain they leave to
+others.
 
 Record layout (all integers big-endian; hosts are 8 bytes for IPv4, 20 for IPv6):
 
@@ -15,7 +16,7 @@ The optional CRC over the whole record is the last property: `__CRC32#` 0x01, te
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from mmap import mmap
 from operator import mul
 from struct import Struct
@@ -23,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 4
+INTERFACE = 5
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -32,10 +33,10 @@ CRC_PROPERTY_NAME = b"__CRC32#\x01"
 CRC_PROPERTY_BYTES = 20
 TOPIC_V1_BYTES_MAX = 127
 
-SEND_ROW = Struct("=IiIIIIIIIIIiiiiq")
-"""target, request id, marks, body at, body bytes, text at, text bytes, unique id at, unique id bytes, keys at, keys
-bytes, tags code, flags, flag, retry count, born at. The body lies in the buffer that was scanned; text (the properties
-as stored), unique id and keys lie in the texts."""
+SEND_ROW = Struct("=IIiIIIIIIIIIiiiiq")
+"""target, source, request id, marks, body at, body bytes, text at, text bytes, unique id at, unique id bytes, keys at,
+keys bytes, tags code, flags, flag, retry count, born at. The body lies in the buffer that was scanned, which the source
+tells; text (the properties as stored), unique id and keys lie in the texts."""
 PLACE_ROW = Struct("=qqi")
 """log offset, queue offset, record size."""
 KEY_ROW = Struct("=iq")
@@ -44,8 +45,8 @@ HEAD_ROW = Struct("=II")
 """slot, number of the newest entry of its chain."""
 BINARY_MARK = 1
 ONE_WAY_MARK = 2
-TARGETS_MAX = 64
-"""Most queues that one scan goes to."""
+TARGETS_MAX = 256
+"""Most queues that the rows of one run go to."""
 
 _HEAD = Struct(">iiiiiqqiq")
 _AFTER_BORN_HOST = Struct(">q")
@@ -290,30 +291,31 @@ class _Send(NamedTuple):
 def scan_sends(
     buffer: bytes,
     at: int,
+    rows: bytearray,
+    texts: bytearray,
+    targets: dict[tuple[bytes, int], int],
     *,
+    source: int,
     topics: Mapping[bytes, int],
     stamp: bytes,
     count_max: int,
     frame_bytes_max: int,
     body_bytes_max: int,
     text_bytes_max: int,
-) -> tuple[int, int, int, bytes, bytes, list[tuple[bytes, int]], bytes | None]:
-    """Take whole frames that hold plain sends from `at` on, until one is not.
+) -> tuple[int, int, int, bytes | None]:
+    """Take whole frames that hold plain sends from `at` on, until one is not, and add them to a run.
 
     Plain is: a single message with an exact header, to an existing queue of one of `topics` (name → queues), whose
     properties name a unique id once and call for nothing but storing. The stored text is theirs and the `stamp`.
-    Returns the position behind the last frame taken, their number, how many of them want an answer, their rows, the
-    texts, the queues (which rows call targets), and the topic of the next frame if that alone kept it from being taken:
-    `topics` does not say.
+    `rows`, `texts` and `targets` (queue → number) are the run and grow; rows name their `source` and target. Returns
+    the position behind the last frame taken, their number, how many of them want an answer, and the topic of the next
+    frame if that alone kept it from being taken: `topics` does not say.
     """
-    if at < 0 or len(buffer) > 0x7FFFFFFF:
+    if at < 0 or len(buffer) > 0x7FFFFFFF or len(texts) > 0x7FFFFFFF:
         raise ValueError("the position lies outside of the buffer, or the buffer is too long")
-    rows: list[bytes] = []
-    texts = bytearray()
-    targets: dict[tuple[bytes, int], int] = {}
     unknown: bytes | None = None
-    answers = 0
-    while len(rows) < count_max and len(buffer) - at >= 8:
+    count = answers = 0
+    while count < count_max and len(buffer) - at >= 8:
         length, mark = _FRAME.unpack_from(buffer, at)
         body_at = at + 8 + (mark & 0xFFFFFF)
         end = at + 4 + length
@@ -329,42 +331,43 @@ def scan_sends(
         if facts is None:
             break
         text = send.text + (b"" if send.text.endswith(b"\x02") else b"\x02") + stamp
-        if len(text) > text_bytes_max:
+        if len(text) > text_bytes_max or len(texts) + len(text) > 0x7FFFFFFF:
             break
-        queues = topics.get(send.topic)
-        if queues is None:
-            unknown = send.topic
-        if queues is None or not 0 <= send.queue_id < queues:
-            break
-        if (send.topic, send.queue_id) not in targets and len(targets) == TARGETS_MAX:
-            break
-        target = targets.setdefault((send.topic, send.queue_id), len(targets))
+        queue = (send.topic, send.queue_id)
+        if queue not in targets:
+            queues = topics.get(send.topic)
+            if queues is None:
+                unknown = send.topic
+                break
+            if not 0 <= send.queue_id < queues or len(targets) >= TARGETS_MAX:
+                break
+            targets[queue] = len(targets)
         id_at, id_bytes, keys_at, keys_bytes, code = facts
         start = len(texts)
         texts += text
-        rows.append(
-            SEND_ROW.pack(
-                target,
-                send.request_id,
-                send.marks,
-                body_at,
-                end - body_at,
-                start,
-                len(text),
-                start + id_at,
-                id_bytes,
-                start + keys_at if keys_bytes else 0,
-                keys_bytes,
-                code,
-                send.flags & ~_TRANSACTION_MASK,
-                send.flag,
-                send.retry_count,
-                send.born_at_ms,
-            )
+        rows += SEND_ROW.pack(
+            targets[queue],
+            source,
+            send.request_id,
+            send.marks,
+            body_at,
+            end - body_at,
+            start,
+            len(text),
+            start + id_at,
+            id_bytes,
+            start + keys_at if keys_bytes else 0,
+            keys_bytes,
+            code,
+            send.flags & ~_TRANSACTION_MASK,
+            send.flag,
+            send.retry_count,
+            send.born_at_ms,
         )
+        count += 1
         answers += 0 if send.marks & ONE_WAY_MARK else 1
         at = end
-    return at, len(rows), answers, b"".join(rows), bytes(texts), list(targets), unknown
+    return at, count, answers, unknown
 
 
 def _send_of_json(header: bytes) -> _Send | None:
@@ -543,46 +546,46 @@ def _facts_of(text: bytes) -> tuple[int, int, int, int, int] | None:
 
 
 def place_sends(
-    buffer: bytes,
-    rows: bytes,
-    texts: bytes,
-    targets: Sequence[tuple[bytes, int, int, int]],
+    rows: bytes | bytearray,
+    texts: bytes | bytearray,
+    sources: list[tuple[bytes, bytes]],
+    targets: list[tuple[bytes, int, int, int]],
     *,
     first: int,
     log_offset: int,
     room: int,
     stored_at_ms: int,
-    born_host: bytes,
     store_host: bytes,
     append_crc: bool,
-) -> tuple[bytes, bytes, list[bytes], bytes]:
+) -> tuple[bytes, bytes, list[bytes], list[int], bytes]:
     """Records of the rows from number `first` on, as many as fit `room` bytes at `log_offset`.
 
-    `targets` are topic, queue number, queue offset of the next record, and Java's hash of the topic and `#`. Returns
-    the bytes for the log, the place of each record, the entries of each target's queue, and all keys for the index.
+    `sources` are the buffer that was scanned and the host it came from; `targets` are topic, queue number, queue offset
+    of the next record, and Java's hash of the topic and `#`. Returns the bytes for the log, the place of each record,
+    the entries of each target's queue, how many bytes its records take, and all keys for the index.
     """
     data = bytearray()
     places: list[bytes] = []
     units: list[list[bytes]] = [[] for _ in targets]
+    sizes = [0] * len(targets)
     keys: list[bytes] = []
-    v6_flags = (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
     for row in SEND_ROW.iter_unpack(rows[first * SEND_ROW.size :]):
-        target, _request_id, _marks, body_at, body_bytes, text_at, text_bytes, id_at, id_bytes, keys_at, keys_bytes = (
-            row[:11]
-        )
-        code, flags, flag, retry_count, born_at_ms = row[11:]
-        if (
-            target >= len(targets)
-            or body_at + body_bytes > len(buffer)
-            or max(text_at + text_bytes, id_at + id_bytes, keys_at + keys_bytes) > len(texts)
-        ):
+        target, source, _request_id, _marks, body_at, body_bytes, text_at, text_bytes, id_at, id_bytes = row[:10]
+        keys_at, keys_bytes, code, flags, flag, retry_count, born_at_ms = row[10:]
+        if target >= len(targets) or source >= len(sources):
+            raise ValueError("a row points outside of what was scanned")
+        buffer, born_host = sources[source]
+        if body_at + body_bytes > len(buffer) or max(
+            text_at + text_bytes, id_at + id_bytes, keys_at + keys_bytes
+        ) > len(texts):
             raise ValueError("a row points outside of what was scanned")
         topic, queue_id, queue_offset, topic_hash = targets[target]
         queue_offset += len(units[target])
+        v6_flags = (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
         record = encode_record(
             body=buffer[body_at : body_at + body_bytes],
             topic=topic,
-            properties=texts[text_at : text_at + text_bytes],
+            properties=bytes(texts[text_at : text_at + text_bytes]),
             queue_id=queue_id,
             flag=flag,
             queue_offset=queue_offset,
@@ -602,11 +605,12 @@ def place_sends(
         data += record
         places.append(PLACE_ROW.pack(at, queue_offset, len(record)))
         units[target].append(_UNIT.pack(at, len(record), code))
+        sizes[target] += len(record)
         for key in (texts[id_at : id_at + id_bytes], *texts[keys_at : keys_at + keys_bytes].split(b" ")):
             if key:
                 hashed = abs(java_hash_extend(topic_hash, key.decode()))
                 keys.append(KEY_ROW.pack(hashed if hashed < 1 << 31 else 0, at))
-    return bytes(data), b"".join(places), [b"".join(entries) for entries in units], b"".join(keys)
+    return bytes(data), b"".join(places), [b"".join(entries) for entries in units], sizes, b"".join(keys)
 
 
 def chain_keys(
@@ -648,33 +652,36 @@ def link_heads(table: bytearray | mmap, heads: bytes, *, at: int) -> None:
 
 
 def encode_send_replies(
-    rows: bytes,
+    rows: bytes | bytearray,
     places: bytes,
-    texts: bytes,
-    queue_ids: Sequence[int],
+    texts: bytes | bytearray,
+    queue_ids: list[int],
     *,
+    sources: int,
     host: bytes,
     json: tuple[bytes, bytes, bytes, bytes, bytes, bytes],
     binary: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes],
-) -> tuple[bytes, int]:
-    """Frames that answer the rows that have a place, and their number; one-way sends get none.
+) -> list[bytes]:
+    """Frames that answer the rows that have a place, for each of that many sources; one-way sends get none.
 
     `json` is what stands around offset id, queue number, queue offset, unique id and request id; `binary` what stands
     around request id, length of the fields, offset id, queue number, queue offset and unique id (these four with a
-    length in front). `host` begins each offset id.
+    length in front). `host` begins each offset id. The rows must be in the order of their sources.
     """
-    frames: list[bytes] = []
+    frames: list[list[bytes]] = [[] for _ in range(sources)]
+    last = 0
     for (log_offset, queue_offset, _size), row in zip(PLACE_ROW.iter_unpack(places), SEND_ROW.iter_unpack(rows)):
-        target, request_id, marks, id_at, id_bytes = row[0], row[1], row[2], row[7], row[8]
-        if target >= len(queue_ids) or id_at + id_bytes > len(texts):
-            raise ValueError("a row points outside of what was scanned")
+        target, source, request_id, marks, id_at, id_bytes = *row[:4], row[8], row[9]
+        if target >= len(queue_ids) or id_at + id_bytes > len(texts) or not last <= source < sources:
+            raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
+        last = source
         if marks & ONE_WAY_MARK:
             continue
         values = (
             (host + log_offset.to_bytes(8, "big", signed=True)).hex().upper().encode(),
             str(queue_ids[target]).encode(),
             str(queue_offset).encode(),
-            texts[id_at : id_at + id_bytes],
+            bytes(texts[id_at : id_at + id_bytes]),
         )
         if marks & BINARY_MARK:
             ends = (*binary[3:6], binary[6])
@@ -685,5 +692,5 @@ def encode_send_replies(
                 [value + after for value, after in zip((*values, str(request_id).encode()), json[1:])]
             )
         kind = 1 if marks & BINARY_MARK else 0
-        frames.append(_FRAME.pack(len(header) + 4, kind << 24 | len(header)) + header)
-    return b"".join(frames), len(frames)
+        frames[source].append(_FRAME.pack(len(header) + 4, kind << 24 | len(header)) + header)
+    return [b"".join(mine) for mine in frames]

@@ -44,10 +44,6 @@ FramesHandler = Callable[["Connection", bytes, int, int], int]
 knows them, and returns where it stopped. What it takes it answers now or later, with `Connection.reply_frames`."""
 
 
-def _nothing() -> None:
-    return None
-
-
 class Connection(asyncio.Protocol):
     """Both ends use the same class: each may ask and answer."""
 
@@ -58,18 +54,13 @@ class Connection(asyncio.Protocol):
         limits: ConnectionLimits | None = None,
         on_open: Callable[["Connection"], None] | None = None,
         on_lost: Callable[["Connection"], None] | None = None,
-        on_read: Callable[[], None] = _nothing,
         on_frames: FramesHandler | None = None,
     ) -> None:
-        """`on_read` runs after the requests of one read were handled: the place for work in bulk.
-
-        `on_frames` is offered the bytes of requests before anybody decodes them.
-        """
+        """`on_frames` is offered the bytes of requests before anybody decodes them."""
         self._limits = limits or ConnectionLimits()
         self._on_request = on_request
         self._on_open = on_open
         self._on_lost = on_lost
-        self._on_read = on_read
         self._on_frames = on_frames
         self._decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
         self._exchange: Exchange[asyncio.Future[Command]] = Exchange(inflight_max=self._limits.inflight_max)
@@ -203,6 +194,11 @@ class Connection(asyncio.Protocol):
     def _take_in_bulk(self, buffer: bytes, on_frames: FramesHandler) -> None:
         """The same for the frames of a buffer, each run of which is offered to `on_frames` first."""
         taken = on_frames(self, buffer, 0, self._room) if buffer else 0
+        if taken and taken == len(buffer):
+            self.frame_since = None
+            if self._is_read_paused or self._unanswered >= self._limits.unanswered_max:
+                self._pace()
+            return
         try:
             frames = self._decoder.split(buffer, taken)
             self._note_progress(taken > 0 or bool(frames))
@@ -236,7 +232,6 @@ class Connection(asyncio.Protocol):
         self._on_request(self, command)
 
     def _finish_read(self) -> None:
-        self._on_read()
         self._flush()
         self._pace()
 
@@ -293,9 +288,15 @@ class Connection(asyncio.Protocol):
         self._unanswered += count
 
     def reply_frames(self, frames: bytes, count: int) -> None:
-        """Answer that many requests with frames that are encoded already."""
+        """Answer that many requests with frames that are encoded already: one write for all of them."""
         self._unanswered = max(0, self._unanswered - count)
-        self._enqueue(frames)
+        if self._outgoing or self._transport is None or self._is_closing:
+            self._enqueue(frames)
+            return
+        self.last_active = self._loop.time()
+        self._transport.write(frames)
+        if self._backlog or self._is_read_paused:
+            self._loop.call_soon(self._resume)
 
     def settle(self) -> None:
         """Count one request of the peer as answered (or as one that gets no answer)."""

@@ -43,14 +43,12 @@ class Server:
         limits: ServerLimits | None = None,
         on_open: Callable[[Connection], None] = _ignore,
         on_lost: Callable[[Connection], None] = _ignore,
-        on_read: Callable[[], None] = lambda: None,
         on_frames: FramesHandler | None = None,
     ) -> None:
         self._on_request = on_request
         self._limits = limits or ServerLimits()
         self._on_open = on_open
         self._on_lost = on_lost
-        self._on_read = on_read
         self._on_frames = on_frames
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
@@ -119,7 +117,6 @@ class Server:
             limits=self._limits.connection,
             on_open=self._opened,
             on_lost=self._closed,
-            on_read=self._on_read,
             on_frames=self._on_frames,
         )
 

@@ -1,4 +1,4 @@
-"""Plain sends of one read on their way into the log: packed, never an object for each.
+"""Plain sends of some reads on their way into the log: packed, never an object for each.
 
 The kernel's fast lane (`kernel/reference.py`) makes the bytes; this module decides where they go, as `placing` does
 for records one by one. Both leave the same log, queues and index behind.
@@ -6,7 +6,8 @@ for records one by one. Both leave the same log, queues and index behind.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from struct import Struct
+from functools import lru_cache
+from typing import Final
 
 from kappamq.errors import InvalidMessage
 from kappamq.kernel import java_hash, place_sends
@@ -18,21 +19,21 @@ from kappamq.store.dispatch import Arrival, derive_from
 from kappamq.store.segment import Segment
 from kappamq.store.settings import UNIT_BYTES, StoreSettings
 
-_SIZES = Struct(">8xi8x")
+TOPICS_CACHED: Final = 4096
 
 
 @dataclass(slots=True)
 class PlainRun:
-    """Sends that `kernel.scan_sends` has found in a buffer; appending gives them their places."""
+    """Sends that `kernel.scan_sends` has found in some buffers; appending gives them their places."""
 
-    buffer: bytes
-    rows: bytes
-    texts: bytes
-    targets: list[tuple[str, int]]
-    """Topic and number of each queue, as rows count them."""
-    count: int
-    born_host: bytes
     store_host: bytes
+    rows: bytearray = field(default_factory=bytearray)
+    texts: bytearray = field(default_factory=bytearray)
+    targets: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    """Topic and number of each queue, in the order in which rows count them."""
+    sources: list[tuple[bytes, bytes]] = field(default_factory=list)
+    """Buffers with the hosts they came from."""
+    count: int = 0
     places: bytes = b""
 
 
@@ -44,6 +45,7 @@ class QueueRun:
     queue_id: int
     start: int
     units: bytes
+    record_bytes: int
 
     @property
     def count(self) -> int:
@@ -52,10 +54,6 @@ class QueueRun:
     @property
     def end(self) -> int:
         return self.start + self.count
-
-    @property
-    def record_bytes(self) -> int:
-        return sum([size for (size,) in _SIZES.iter_unpack(self.units)])
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class RunBatch:
 
     def release(self) -> None:
         """Let go of the bytes that are in the log now."""
-        self.run.buffer = b""
+        self.run.sources.clear()
         self.parts.clear()
 
     def forget(self, topic: str) -> None:
@@ -94,12 +92,25 @@ class RunBatch:
     def _arrivals(self, wanted: tuple[str, int] | None) -> Iterator[Arrival]:
         run = self.run
         present = {(queue.topic, queue.queue_id) for queue in self.queues}
+        targets = named(run)
         for row, place in zip(SEND_ROW.iter_unpack(run.rows), PLACE_ROW.iter_unpack(run.places)):
-            topic, queue_id = target = run.targets[row[0]]
+            topic, queue_id = target = targets[row[0]]
             if (wanted is None or target == wanted) and target in present:
-                text = str(run.texts[row[5] : row[5] + row[6]], "utf-8", "replace")
+                text = str(run.texts[row[6] : row[6] + row[7]], "utf-8", "replace")
                 log_offset, queue_offset, size = place
-                yield derive_from(topic, queue_id, queue_offset, row[12], self.stored_at_ms, text, log_offset, size, ())
+                yield derive_from(topic, queue_id, queue_offset, row[13], self.stored_at_ms, text, log_offset, size, ())
+
+
+@lru_cache(maxsize=TOPICS_CACHED)
+def _known(topic: bytes) -> tuple[str, int]:
+    """Name of a topic, and the hash that its keys begin with."""
+    name = topic.decode()
+    return name, java_hash(name + "#")
+
+
+def named(run: PlainRun) -> list[tuple[str, int]]:
+    """Topic and number of each target."""
+    return [(_known(topic)[0], queue_id) for topic, queue_id in run.targets]
 
 
 def place_run(
@@ -110,33 +121,35 @@ def place_run(
     Changes nothing but the list of segments and `run.places`. Raises `OSError` when no segment can be made.
     """
     starts = [queue.next for queue in queues]
-    topics = [(topic.encode(), queue_id, java_hash(topic + "#")) for topic, queue_id in run.targets]
-    nexts = starts[:]
-    units = [b""] * len(queues)
+    nexts = starts
+    units: list[bytes] = []
+    sizes: list[int] = []
     parts: list[tuple[Segment, int, bytes]] = []
     places = keys = b""
     segment = log.tail()
     end = log.written
     done = 0
     while True:
-        targets = [(topic, queue_id, following, hashed) for (topic, queue_id, hashed), following in zip(topics, nexts)]
-        data, more_places, more_units, more_keys = place_sends(
-            run.buffer,
+        targets = [
+            (topic, queue_id, following, _known(topic)[1]) for (topic, queue_id), following in zip(run.targets, nexts)
+        ]
+        data, more_places, more_units, more_sizes, more_keys = place_sends(
             run.rows,
             run.texts,
+            run.sources,
             targets,
             first=done,
             log_offset=end,
             room=segment.end - BLANK_BYTES - end,
             stored_at_ms=now_ms,
-            born_host=run.born_host,
             store_host=run.store_host,
             append_crc=settings.append_crc,
         )
         done += len(more_places) // PLACE_ROW.size
         places += more_places
         keys += more_keys
-        units = [before + more for before, more in zip(units, more_units)]
+        units = [before + more for before, more in zip(units, more_units)] if units else more_units
+        sizes = [before + more for before, more in zip(sizes, more_sizes)] if sizes else more_sizes
         nexts = [start + len(entries) // UNIT_BYTES for start, entries in zip(starts, units)]
         if done >= run.count:
             break
@@ -155,7 +168,10 @@ def place_run(
         end + len(data),
         now_ms,
         parts,
-        [QueueRun(*target, start, entries) for target, start, entries in zip(run.targets, starts, units)],
+        [
+            QueueRun(queue.topic, queue.queue_id, start, entries, size)
+            for queue, start, entries, size in zip(queues, starts, units, sizes)
+        ],
         keys,
         dict(zip(queues, nexts)),
     )

@@ -52,7 +52,7 @@ from kappamq.store.files import (
 from kappamq.store.key_index import KeyIndex
 from kappamq.store.log_scan import NO_CRC, RecordFacts, read_facts, stored_at, valid_size, why_invalid
 from kappamq.store.placing import Appended, Placement
-from kappamq.store.plain_runs import PlainRun, RunBatch, place_run
+from kappamq.store.plain_runs import PlainRun, RunBatch, named, place_run
 from kappamq.store.queue_table import QueueTable
 from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, QueueEntry
 from kappamq.store.recovery import ABORT_NAME, Recovery, RecoveryReport, arrivals_between
@@ -266,7 +266,7 @@ class Store:
         if not self.is_writable:
             raise self._refusal()
         now_ms = self._clock.now_ms()
-        queues = [self._queues.obtain(*target) for target in run.targets]
+        queues = [self._queues.obtain(*target) for target in named(run)]
         try:
             batch = place_run(run, self._log, queues, self.settings, now_ms=now_ms)
         except OSError as error:

@@ -61,6 +61,7 @@ class FrameDecoder:
             self._pieces_bytes += len(data)
             self._wanted_bytes -= len(data)
             return b""
+        self._wanted_bytes = 0
         if self._rest or self._pieces:
             data = b"".join((self._rest, *self._pieces, data))
             self._pieces.clear()
@@ -76,7 +77,6 @@ class FrameDecoder:
         if fault is not None:
             raise RemoteProtocolError(fault)
         self._rest = buffer[consumed:] if consumed else buffer
-        self._wanted_bytes = 0
         if len(self._rest) >= 4:
             self._wanted_bytes = int.from_bytes(self._rest[:4], "big") + 4 - len(self._rest)
         return frames

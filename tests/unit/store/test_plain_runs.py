@@ -14,7 +14,7 @@ from kappamq.kernel import scan_sends
 from kappamq.kernel.reference import PLACE_ROW, SEND_ROW
 from kappamq.model.record import NewRecord
 from kappamq.store.check import check_store
-from kappamq.store.plain_runs import PlainRun
+from kappamq.store.plain_runs import PlainRun, named
 from kappamq.store.store import Store
 from kappamq.wire.frame import encode_frame
 from kappamq.wire.headers import SendRequest
@@ -39,9 +39,14 @@ def frame(topic: str = "orders", queue_id: int = 0, *, body: bytes = b"body", te
 
 def run_of(frames: Sequence[bytes], *, born_host: bytes = HOST) -> PlainRun:
     buffer = b"".join(frames)
-    end, count, _answers, rows, texts, targets, unknown = scan_sends(
+    run = PlainRun(HOST, sources=[(buffer, born_host)], count=len(frames))
+    end, count, _answers, unknown = scan_sends(
         buffer,
         0,
+        run.rows,
+        run.texts,
+        run.targets,
+        source=0,
         topics=TOPICS,
         stamp=STAMP,
         count_max=10_000,
@@ -50,19 +55,19 @@ def run_of(frames: Sequence[bytes], *, born_host: bytes = HOST) -> PlainRun:
         text_bytes_max=30_000,
     )
     assert (end, count, unknown) == (len(buffer), len(frames), None)
-    named = [(topic.decode(), queue_id) for topic, queue_id in targets]
-    return PlainRun(buffer, rows, texts, named, count, born_host, HOST)
+    return run
 
 
 def records_of(run: PlainRun) -> list[NewRecord]:
     """The same sends, one by one."""
     records = []
     for row in SEND_ROW.iter_unpack(run.rows):
-        topic, queue_id = run.targets[row[0]]
-        body = run.buffer[row[3] : row[3] + row[4]]
-        text = run.texts[row[5] : row[5] + row[6]]
+        topic, queue_id = named(run)[row[0]]
+        buffer, born_host = run.sources[row[1]]
+        body = buffer[row[4] : row[4] + row[5]]
+        text = bytes(run.texts[row[6] : row[6] + row[7]])
         records.append(
-            NewRecord(topic, queue_id, body, text, row[15], run.born_host, run.store_host, row[13], row[12], row[14])
+            NewRecord(topic, queue_id, body, text, row[16], born_host, run.store_host, row[14], row[13], row[15])
         )
     return records
 
