@@ -112,6 +112,7 @@ class SimulatedFile:
         self._system.after("pwrite", self._path)
 
     def pread(self, size: int, at: int) -> bytes:
+        self._system.reads.append((self._path, at, size))
         return self._inode.content[at : min(at + size, self._inode.size)]
 
     def map(self, *, writable: bool = False) -> mmap:
@@ -164,6 +165,8 @@ class SimulatedFileSystem:
         self.space_left = SPACE_BYTES
         self.on_step: Callable[[str, Path], None] | None = None
         self.steps = 0
+        self.reads: list[tuple[Path, int, int]] = []
+        """Path, position and size of each read that was not through a map."""
 
     # What tests do to it
 

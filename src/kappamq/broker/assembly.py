@@ -434,4 +434,6 @@ def _pull_rules(settings: BrokerSettings) -> PullRules:
         short_polling_ms=settings.short_polling_ms,
         sql_filter=settings.sql_filter,
         filter_retries=settings.filter_retries,
+        slave_read=settings.slave_read,
+        hot_bytes=settings.hot_bytes,
     )

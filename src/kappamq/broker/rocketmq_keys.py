@@ -233,6 +233,7 @@ KEYS: Final[Mapping[str, Key]] = {
     # Pulling
     "enablePropertyFilter": _switch("sql_filter", is_changeable=True),
     "filterSupportRetry": _switch("filter_retries"),
+    "slaveReadEnable": _switch("slave_read", is_changeable=True),
     "longPollingEnable": _switch("long_polling", is_changeable=True),
     "shortPollingTimeMills": _count("short_polling_ms", is_changeable=True),
     "maxTransferCountOnMessageInMemory": _count("pull_count_max", is_changeable=True),
@@ -269,7 +270,6 @@ CONSTANTS: Final[Mapping[str, str]] = {
     "brokerTopicEnable": "true",
     "clusterTopicEnable": "true",
     "filterServerNums": "0",
-    "slaveReadEnable": "false",
     "useTLS": "false",
 }
 """Settings that exist in RocketMQ only, with the value that describes this broker."""

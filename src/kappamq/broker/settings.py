@@ -54,6 +54,9 @@ class BrokerSettings:
     sql_filter: bool = True
     """Evaluate SQL92 filters (RocketMQ's default is off)."""
     filter_retries: bool = False
+    """Hold messages that come again against the SQL filter of their first topic, too."""
+    slave_read: bool = False
+    """Tell readers that are further behind than what fits in memory to read from a slave."""
     long_polling: bool = True
     short_polling_ms: int = 1000
     pull_count_max: int = 1024

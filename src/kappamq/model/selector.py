@@ -60,6 +60,17 @@ class Selector:
         return not self.tags or properties.get(Name.TAGS) in self.tags
 
 
+def retry_selector(conditions: Mapping[str, Condition]) -> Selector:
+    """For messages that come again: each must meet the condition of the topic it came from, if there is one."""
+
+    def evaluate(properties: Mapping[str, str]) -> bool:
+        condition = conditions.get(properties.get(Name.RETRY_TOPIC, ""))
+        return condition is None or condition.matches(properties)
+
+    text = "; ".join(f"{topic}: {condition.text}" for topic, condition in sorted(conditions.items()))
+    return Selector(text, SQL92, frozenset(), frozenset(), Condition(text, evaluate))
+
+
 @lru_cache(maxsize=SELECTORS_CACHED)
 def _parse(expression: str | None, expression_type: str | None) -> Selector:
     if expression_type in (None, "", TAG):

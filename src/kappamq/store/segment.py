@@ -76,6 +76,13 @@ class Segment:
     def write(self, data: Data, log_offset: int) -> None:
         self._file.pwrite(data, log_offset - self.start)
 
+    def preload(self, log_offset: int, size: int) -> None:
+        """Let the system read a range into memory, so that the map has it at once. [any thread]"""
+        try:
+            self._file.pread(size, log_offset - self.start)
+        except OSError:
+            pass  # Closed by retention meanwhile, or the disk has a fault: the read that follows tells.
+
     def sync(self) -> None:
         self._file.sync()
 

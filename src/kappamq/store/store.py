@@ -512,6 +512,12 @@ class Store:
             return Fetched(FetchStatus.NO_MATCHED_LOGIC_QUEUE, [], 0, 0, 0)
         return reading.fetch(self._log, queue, start, limit=limit, selector=selector, trusted_from=self._trusted_from)
 
+    def preload(self, topic: str, queue_id: int, start: int, *, limit: FetchLimit) -> None:
+        """Bring what a fetch will read from the disk into memory, while other threads go on. [any thread]"""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None:
+            reading.preload(self._log, queue, start, count=limit.count, bytes_max=limit.bytes_max)
+
     def is_cold(self, topic: str, queue_id: int, start: int) -> bool:
         """Whether a fetch would probably touch the disk, and should run in a thread."""
         queue = self._queues.get((topic, queue_id))

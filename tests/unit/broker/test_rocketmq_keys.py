@@ -144,6 +144,7 @@ def test_these_can_be_changed_while_the_broker_runs() -> None:
         "longPollingEnable",
         "maxTransferCountOnMessageInMemory",
         "shortPollingTimeMills",
+        "slaveReadEnable",
         "traceOn",
         "transactionCheckInterval",
         "transactionCheckMax",

@@ -43,3 +43,25 @@ def test_one_fetch_stays_in_one_queue_file() -> None:
         10,
         12,
     ]
+
+
+def test_preloading_reads_what_a_fetch_will_read_and_nothing_absurd() -> None:
+    files = SimulatedFileSystem()
+    store = open_store(files)
+    store.append([new_record(b"%02d" % number + b"x" * 700) for number in range(15)])
+    commit(store)
+    entries = store.entries("orders", 0, 0, 15)
+    files.reads.clear()
+    store.preload("orders", 0, 0, limit=FetchLimit())
+    assert len({path for path, _, _ in files.reads}) == len(files.reads) == 2  # One run in each segment.
+    assert sum(size for _, _, size in files.reads) == sum(entry.size for entry in entries)
+    files.reads.clear()
+    store.preload("orders", 0, 3, limit=FetchLimit(count=2))
+    assert [(at, size) for _, at, size in files.reads] == [(entries[3].log_offset, 2 * entries[3].size)]
+    files.reads.clear()
+    files.overwrite(ROOT / "consumequeue" / "orders" / "0" / f"{0:020d}", 0, BLANK_UNIT * 3)
+    store.preload("orders", 0, 0, limit=FetchLimit(count=3))
+    for start in (-1, 15, 99):
+        store.preload("orders", 0, start, limit=FetchLimit())
+    store.preload("nowhere", 0, 0, limit=FetchLimit())
+    assert not files.reads

@@ -15,7 +15,8 @@ from kappamq.clock import Clock
 from kappamq.errors import InvalidExpression, KappaError, NotPermitted, Refused
 from kappamq.model.config import GroupConfig, Permission
 from kappamq.model.names import RETRY_PREFIX
-from kappamq.model.selector import Selector
+from kappamq.model.selector import Selector, retry_selector
+from kappamq.model.sql import Condition
 from kappamq.model.subscription import MessageModel
 from kappamq.net.connection import Connection
 from kappamq.store.reading import Fetched, FetchLimit, FetchStatus
@@ -51,6 +52,8 @@ class PullRules:
     short_polling_ms: int
     sql_filter: bool
     filter_retries: bool
+    slave_read: bool
+    hot_bytes: int
 
 
 class PullHandlers:
@@ -104,7 +107,7 @@ class PullHandlers:
     async def _pull_cold(self, parked: ParkedPull, *, may_park: bool) -> Answer:
         """Records that are probably not in memory are read by a thread, so that nobody else waits for the disk."""
         pull = parked.pull
-        fetched = await asyncio.to_thread(self._fetch, pull, parked.selector, self._rules.cold_bytes_max)
+        fetched = await asyncio.to_thread(self._fetch_cold, pull, parked.selector)
         if fetched.status is not FetchStatus.FOUND and self._store.max_offset(pull.topic, pull.queue_id) > pull.start:
             fetched = self._fetch(pull, parked.selector, self._rules.cold_bytes_max)
         return self._finish(parked, fetched, may_park=may_park)
@@ -135,8 +138,17 @@ class PullHandlers:
         if answer is not None:
             parked.connection.reply(answer)
 
+    def _fetch_cold(self, pull: PullRequest, selector: Selector) -> Fetched:
+        """In a thread: read from the disk first, as faults in maps would stop the event loop too."""
+        bytes_max = self._rules.cold_bytes_max
+        self._store.preload(pull.topic, pull.queue_id, pull.start, limit=self._limit(pull, bytes_max))
+        return self._fetch(pull, selector, bytes_max)
+
+    def _limit(self, pull: PullRequest, bytes_max: int) -> FetchLimit:
+        return FetchLimit(count=min(max(pull.count_max, 1), self._rules.count_max), bytes_max=bytes_max)
+
     def _fetch(self, pull: PullRequest, selector: Selector, bytes_max: int) -> Fetched:
-        limit = FetchLimit(count=min(max(pull.count_max, 1), self._rules.count_max), bytes_max=bytes_max)
+        limit = self._limit(pull, bytes_max)
         return self._store.fetch(
             pull.topic, pull.queue_id, pull.start, limit=limit, selector=None if selector.is_everything else selector
         )
@@ -158,7 +170,18 @@ class PullHandlers:
                 return None
         elif code == ResponseCode.SUCCESS:
             self._statistics.fetched(pull.topic, pull.group, fetched.count, fetched.bytes)
-        return _reply(parked.request, code, fetched.status.name, fetched, next_offset=fetched.next_offset)
+        reader = self._suggested_reader(pull, fetched) if self._rules.slave_read else "0"
+        return _reply(
+            parked.request, code, fetched.status.name, fetched, next_offset=fetched.next_offset, reader=reader
+        )
+
+    def _suggested_reader(self, pull: PullRequest, fetched: Fetched) -> str:
+        """Who should serve the next pull: one who reads what is not in memory here any more had better ask a slave."""
+        group = self._groups.get(pull.group)
+        is_far_behind = (
+            fetched.status in _LOOKED_AT and self._store.max_log_offset - fetched.last_log_offset > self._rules.hot_bytes
+        )
+        return str(group.which_broker_when_consume_slowly if is_far_behind else group.broker_id)
 
     # ── Checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -173,6 +196,10 @@ class PullHandlers:
 
     def _selector(self, pull: PullRequest, group: GroupConfig) -> Selector:
         """The filter of this pull: its own, or the one of the group's heartbeats."""
+        if self._rules.filter_retries and pull.topic.startswith(RETRY_PREFIX):
+            conditions = self._conditions(pull.group)
+            if conditions:
+                return retry_selector(conditions)
         if pull.flags & PullRequest.SUBSCRIPTION:
             expression, kind = pull.subscription, pull.expression_type
         else:
@@ -184,6 +211,18 @@ class PullHandlers:
         except InvalidExpression as fault:
             raise InvalidExpression(f"parse the consumer's subscription failed: {fault}") from None
 
+    def _conditions(self, group: str) -> dict[str, Condition]:
+        """Conditions by topic of a group that filters by SQL. RocketMQ: retries are never filtered by tags."""
+        online = self._members.consumer_group(group)
+        if online is None or not self._rules.sql_filter:
+            return {}
+        selectors = {
+            topic: Selector.parse(subscription.sub_string, subscription.expression_type)
+            for topic, subscription in online.subscriptions.items()
+            if subscription.expression_type not in (None, "", "TAG")
+        }
+        return {topic: selector.condition for topic, selector in selectors.items() if selector.condition is not None}
+
     def _subscribed(self, pull: PullRequest, group: GroupConfig) -> tuple[str | None, str | None]:
         online = self._members.consumer_group(pull.group)
         if online is None:
@@ -194,8 +233,6 @@ class PullHandlers:
         if not group.consume_broadcast_enable and online.message_model is MessageModel.BROADCASTING:
             raise NotPermitted(f"the consumer group[{pull.group}] can not consume by broadcast way")
         topic = pull.topic
-        if self._rules.filter_retries and topic.startswith(RETRY_PREFIX):
-            return "*", None
         subscription = online.subscriptions.get(topic)
         if subscription is None:
             raise Refused(
@@ -210,15 +247,16 @@ class PullHandlers:
         return subscription.sub_string, subscription.expression_type
 
 
+_LOOKED_AT = (FetchStatus.FOUND, FetchStatus.NO_MATCHED_MESSAGE, FetchStatus.MESSAGE_WAS_REMOVING)
 _EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
 
 
-def _reply(request: Command, code: int, remark: str, fetched: Fetched, *, next_offset: int) -> Command:
+def _reply(request: Command, code: int, remark: str, fetched: Fetched, *, next_offset: int, reader: str = "0") -> Command:
     return request.reply(
         code,
         remark,
         fields={
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": reader,
             "nextBeginOffset": str(next_offset),
             "minOffset": str(max(fetched.min_offset, 0)),
             "maxOffset": str(max(fetched.max_offset, 0)),
