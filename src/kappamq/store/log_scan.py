@@ -138,6 +138,18 @@ def stored_at(log: LogBytes, at: int) -> int:
     return int(stored_at_ms)
 
 
+def belongs_to(log: LogBytes, at: int, *, topic: bytes, queue_id: int, queue_offset: int) -> bool:
+    """Whether the record at `at`, whose sizes are known to be right, is the one of this place in a queue."""
+    found_id, found_offset, flags = _FACTS.unpack_from(log, at)
+    if found_id != queue_id or found_offset != queue_offset:
+        return False
+    position = at + 84 + (12 if flags & _BORN_V6 else 0) + (12 if flags & _STORE_V6 else 0)
+    position += 4 + _I32.unpack_from(log, position)[0]
+    if _I32.unpack_from(log, at + 4)[0] == MAGIC_V1:
+        return log[position] == len(topic) and log[position + 1 : position + 1 + len(topic)] == topic
+    return _I16.unpack_from(log, position)[0] == len(topic) and log[position + 2 : position + 2 + len(topic)] == topic
+
+
 def read_facts(log: LogBytes, at: int) -> RecordFacts:
     """Facts of the record at `at`, whose sizes are known to be right."""
     queue_id, queue_offset, flags = _FACTS.unpack_from(log, at)

@@ -14,7 +14,7 @@ from kappamq.model.properties import decode_properties
 from kappamq.model.selector import Selector
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
-from kappamq.store.log_scan import is_in_place, read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.log_scan import belongs_to, is_in_place, read_facts, stored_at, valid_size, why_invalid
 
 SCAN_ENTRIES_MAX: Final = 800
 """Entries that one fetch looks at when a filter matches few of them."""
@@ -216,8 +216,8 @@ def _fault(log: CommitLog, queue: ConsumeQueue, queue_offset: int, log_offset: i
         at = log_offset - segment.start
         found = valid_size(segment.map, at, segment.end - segment.start, log_offset)
         if found == size:
-            facts = read_facts(segment.map, at)
-            if (facts.queue_offset, facts.queue_id, facts.topic) == (queue_offset, queue.queue_id, queue.topic):
+            topic = queue.topic.encode()
+            if belongs_to(segment.map, at, topic=topic, queue_id=queue.queue_id, queue_offset=queue_offset):
                 return None
         elif not found and is_in_place(segment.map, at, log_offset=log_offset, size=size):
             reason = why_invalid(segment.map, at, log_offset=log_offset)

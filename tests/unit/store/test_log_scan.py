@@ -2,11 +2,13 @@
 
 from mmap import mmap
 from random import Random
+from typing import Any
 
 import pytest
 
 from kappamq.model.record import NewRecord, decode_record, encode_blank
 from kappamq.store.log_scan import (
+    belongs_to,
     find_valid_record,
     is_blank_mark,
     is_in_place,
@@ -52,6 +54,11 @@ def test_valid_record_is_recognised_and_read(record: NewRecord, crc: bool) -> No
     assert facts[:5] == (record.topic, record.queue_id, 3, message.flags, 1_700_000_000_123)
     assert facts.properties_text == message.properties_text
     assert stored_at(data, 0) == 1_700_000_000_123
+    place: dict[str, Any] = {"topic": record.topic.encode(), "queue_id": record.queue_id, "queue_offset": 3}
+    assert belongs_to(data, 0, **place)
+    for change in ({"topic": b"x" + place["topic"][1:]}, {"topic": place["topic"] + b"x"}, {"queue_id": 99}):
+        assert not belongs_to(data, 0, **(place | change))
+    assert not belongs_to(data, 0, **(place | {"queue_offset": 4}))
 
 
 @pytest.mark.parametrize("record", VARIANTS)
