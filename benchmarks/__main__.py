@@ -16,7 +16,10 @@ from benchmarks.generator import GeneratorFailed
 
 # The order of a run: quick and general first. Each module has `main(arguments) -> exit status` and says in the first
 # line of its docstring which question it answers.
-NAMES: Final = ("floor", "codec", "append", "pull", "decode", "load", "latency", "growth", "backlog", "peer", "spark_read")
+NAMES: Final = (
+    *("floor", "codec", "append", "pull", "decode"),
+    *("load", "latency", "growth", "backlog", "peer", "spark_read"),
+)
 
 
 def main(arguments: list[str]) -> int:

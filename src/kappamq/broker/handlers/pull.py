@@ -178,9 +178,8 @@ class PullHandlers:
     def _suggested_reader(self, pull: PullRequest, fetched: Fetched) -> str:
         """Who should serve the next pull: one who reads what is not in memory here any more had better ask a slave."""
         group = self._groups.get(pull.group)
-        is_far_behind = (
-            fetched.status in _LOOKED_AT and self._store.max_log_offset - fetched.last_log_offset > self._rules.hot_bytes
-        )
+        behind = self._store.max_log_offset - fetched.last_log_offset if fetched.status in _LOOKED_AT else 0
+        is_far_behind = behind > self._rules.hot_bytes
         return str(group.which_broker_when_consume_slowly if is_far_behind else group.broker_id)
 
     # ── Checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +250,9 @@ _LOOKED_AT = (FetchStatus.FOUND, FetchStatus.NO_MATCHED_MESSAGE, FetchStatus.MES
 _EMPTY = (FetchStatus.NO_MATCHED_LOGIC_QUEUE, FetchStatus.NO_MESSAGE_IN_QUEUE)
 
 
-def _reply(request: Command, code: int, remark: str, fetched: Fetched, *, next_offset: int, reader: str = "0") -> Command:
+def _reply(
+    request: Command, code: int, remark: str, fetched: Fetched, *, next_offset: int, reader: str = "0"
+) -> Command:
     return request.reply(
         code,
         remark,
