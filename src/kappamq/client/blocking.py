@@ -667,6 +667,15 @@ class PushConsumer:
     def resume(self) -> None:
         self._thread.run_soon(self._thread.front.resume)
 
+    @property
+    def concurrency(self) -> int:
+        """Handlers that run at once."""
+        return self._thread.front.concurrency
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Let so many handlers run at once from now on; those that run already finish first."""
+        self._thread.call(lambda consumer: consumer.set_concurrency(concurrency))
+
     def assignment(self) -> set[Queue]:
         """Queues that are ours now, those of the retry topic included."""
         return self._thread.front.assignment()

@@ -24,6 +24,7 @@ StartPlace: TypeAlias = StartFrom | Literal["first", "last"] | datetime
 """Where a group without committed offsets begins; a `datetime` means the first message stored then or later."""
 
 BATCH_MAX: Final = 1024
+CONCURRENCY_MAX: Final = 1000
 
 
 def duration_ms(duration: Duration) -> int:
@@ -168,7 +169,7 @@ class PushSettings:
     """Over all queues: each queue gets its share of it, if that is less than its own limit."""
 
     def __post_init__(self) -> None:
-        _check_range(self, "concurrency", 1, 1000)
+        _check_range(self, "concurrency", 1, CONCURRENCY_MAX)
         _check_positive(self, "consume_timeout_ms", "lock_interval_ms", "local_retry_ms", "cached_messages_max")
         _check_range(self, "suspend_queue_ms", 10, 30_000)
         if self.lock_life_ms <= self.lock_interval_ms:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
+from kappamq.client.aio.stacks import stacks
 from kappamq.client.aio.tasks import OwnedTasks
 from kappamq.client.core.receiving import decode_pull
 from kappamq.errors import KappaError, UsageError
@@ -169,8 +170,10 @@ class Callbacks:
 
     def _running_info(self, connection: Connection, request: Command) -> None:
         header = decode_fields(request.fields, RunningInfoRequest)
-        body = encode_object(self._consumer(header.consumer_group).running_info())
-        _reply(connection, request, request.reply(body=body))
+        info = self._consumer(header.consumer_group).running_info()
+        if header.jstack_enable:
+            info["jstack"] = stacks()
+        _reply(connection, request, request.reply(body=encode_object(info)))
 
     async def _consume_directly(self, _: Connection, request: Command) -> Command:
         header = decode_fields(request.fields, ConsumeDirectlyRequest)

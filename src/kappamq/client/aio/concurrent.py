@@ -51,6 +51,8 @@ class ConcurrentHandling:
         self._priorities = priorities or Priorities()
         self._chunks: Lanes[Chunk] = Lanes()
         self._waiting = asyncio.Semaphore(0)  # Counts the chunks.
+        self._workers = 0
+        self._workers_max = 0
         self._busy = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -67,22 +69,38 @@ class ConcurrentHandling:
         self._waiting.release()
 
     async def work(self) -> None:
-        """One worker: runs until cancelled."""
-        while not self._is_closing:
-            await self._waiting.acquire()
-            assignment, handler, chunk = self._chunks.pop()
-            if assignment.cached.is_dropped or self._is_closing:
-                continue
-            self._busy += 1
-            self._idle.clear()
-            assignment.begin_handling()
-            try:
-                await self._consume(assignment, handler, chunk)
-            finally:
-                assignment.end_handling()
-                self._busy -= 1
-                if not self._busy:
-                    self._idle.set()
+        """One worker that `resize` asked for: runs until cancelled, or until there are too many."""
+        try:
+            while not self._is_closing:
+                await self._waiting.acquire()
+                if self._workers > self._workers_max:
+                    self._waiting.release()
+                    return
+                await self._work_once()
+        finally:
+            self._workers -= 1
+
+    def resize(self, concurrency: int) -> int:
+        """Run so many handlers at once from now on. Returns how many workers the caller must start for that."""
+        self._workers_max = concurrency
+        missing = max(0, concurrency - self._workers)
+        self._workers += missing
+        return missing
+
+    async def _work_once(self) -> None:
+        assignment, handler, chunk = self._chunks.pop()
+        if assignment.cached.is_dropped or self._is_closing:
+            return
+        self._busy += 1
+        self._idle.clear()
+        assignment.begin_handling()
+        try:
+            await self._consume(assignment, handler, chunk)
+        finally:
+            assignment.end_handling()
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
 
     async def drain(self) -> bool:
         """Start nothing new and wait for the handlers that run; False when they took too long."""

@@ -10,6 +10,7 @@ from kappamq.client.aio.assignment import Assignment
 from kappamq.client.aio.concurrent import run_handler
 from kappamq.client.aio.offset_store import OffsetStore
 from kappamq.client.aio.send_back import SendBack
+from kappamq.client.aio.slots import Slots
 from kappamq.client.aio.tasks import OwnedTasks
 from kappamq.client.aio.tracing import Tracer
 from kappamq.client.core.handling import Handler, Progress, Verdict
@@ -53,7 +54,7 @@ class OrderlyHandling:
         self._tasks = tasks
         self._needs_lock = needs_lock
         self._tracer = tracer
-        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._slots = Slots(settings.concurrency)
         self._running: set[Assignment] = set()
         self._is_closing = False
 
@@ -63,6 +64,10 @@ class OrderlyHandling:
             assignment.begin_handling()
             self._running.add(assignment)
             self._tasks.start(self._consume(assignment), name=f"consume {assignment.queue.queue_id}")
+
+    async def resize(self, concurrency: int) -> None:
+        """Run so many handlers at once from now on."""
+        await self._slots.resize(concurrency)
 
     async def drain(self) -> bool:
         """Start nothing new and wait for the handlers that run; False when they took too long."""

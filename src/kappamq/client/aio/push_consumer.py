@@ -21,11 +21,18 @@ from kappamq.client.aio.producer import RunningTracer, open_tracer
 from kappamq.client.aio.running_info import RunningQueue, running_info
 from kappamq.client.aio.send_back import SendBack
 from kappamq.client.aio.subscribing import Subscriptions
-from kappamq.client.core.handling import BatchHandler, Handler, OneHandler, RetryLater
+from kappamq.client.core.handling import BatchHandler, Handler, OneHandler, Progress, RetryLater
 from kappamq.client.core.priorities import Priorities, TopicPriorities
 from kappamq.client.core.process_queue import CacheLimits, ProcessQueue
 from kappamq.client.core.starting import StartFrom
-from kappamq.client.settings import ClusterSettings, ConsumerSettings, PushSettings, StartPlace, start_place
+from kappamq.client.settings import (
+    CONCURRENCY_MAX,
+    ClusterSettings,
+    ConsumerSettings,
+    PushSettings,
+    StartPlace,
+    start_place,
+)
 from kappamq.clock import elapsed_ms
 from kappamq.errors import UsageError
 from kappamq.model.message import Queue, StoredMessage
@@ -43,6 +50,12 @@ _CONSUME_FROM: Final = {
     StartFrom.LAST: ConsumeFrom.LAST_OFFSET,
     StartFrom.FIRST: ConsumeFrom.FIRST_OFFSET,
     StartFrom.TIME: ConsumeFrom.TIMESTAMP,
+}
+
+_RESULT_BY_PROGRESS: Final = {
+    Progress.COMMIT: "CR_COMMIT",
+    Progress.KEEP: "CR_SUCCESS",
+    Progress.ROLLBACK: "CR_ROLLBACK",
 }
 
 
@@ -240,7 +253,8 @@ class PushConsumer:
 
     async def _build(self) -> None:
         settings = self._handling_settings
-        self._threads = ThreadPoolExecutor(settings.concurrency, thread_name_prefix=f"kappamq {self._group}")
+        # Threads start as they are needed: how many run handlers at once is decided by `concurrency` alone.
+        self._threads = ThreadPoolExecutor(CONCURRENCY_MAX, thread_name_prefix=f"kappamq {self._group}")
         is_clustering = self._settings.model is MessageModel.CLUSTERING
         if is_clustering:
             self._subscriptions.add(retry_topic(self._group), "*")
@@ -295,8 +309,7 @@ class PushConsumer:
         self._tasks.append(start(self._balancer.run(), name=f"balance {self._group}"))
         self._tasks.append(start(self._persist_forever(), name=f"persist {self._group}"))
         if isinstance(self._handling, ConcurrentHandling):
-            for number in range(self._handling_settings.concurrency):
-                self._tasks.append(start(self._handling.work(), name=f"work {self._group} {number}"))
+            self._resize_workers(self._handling)
             self._tasks.append(start(self._watch_overdue(self._handling), name=f"overdue {self._group}"))
         if self._needs_locks:
             self._tasks.append(start(self._lock_forever(), name=f"lock {self._group}"))
@@ -348,6 +361,30 @@ class PushConsumer:
         for assignment in self._assignments.values():
             assignment.room.set()
         self._balancer.wake()
+
+    @property
+    def is_paused(self) -> bool:
+        return self._balancer.is_paused
+
+    @property
+    def concurrency(self) -> int:
+        """Handlers that run at once."""
+        return self._handling_settings.concurrency
+
+    async def set_concurrency(self, concurrency: int) -> None:
+        """Let so many handlers run at once from now on; those that run already finish first."""
+        self._handling_settings = replace(self._handling_settings, concurrency=concurrency)
+        if not self._is_running:
+            return
+        if isinstance(self._handling, OrderlyHandling):
+            await self._handling.resize(concurrency)
+        else:
+            self._resize_workers(self._handling)
+
+    def _resize_workers(self, handling: ConcurrentHandling) -> None:
+        self._tasks = [task for task in self._tasks if not task.done()]
+        for _ in range(handling.resize(self._handling_settings.concurrency)):
+            self._tasks.append(self.cluster.tasks.start(handling.work(), name=f"work {self._group}"))
 
     # ── Queues come and go ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -559,10 +596,31 @@ class PushConsumer:
             consume_type=ConsumeType.CONSUME_PASSIVELY,
             is_orderly=self._is_ordered,
             concurrency=self._handling_settings.concurrency,
+            settings=self._shown_settings(),
             subscriptions=self._subscriptions.all(),
             queues={queue: self._running_queue(assignment) for queue, assignment in self._assignments.items()},
             started_at_ms=self._started_at_ms,
         )
+
+    def _shown_settings(self) -> dict[str, object]:
+        """What operators are used to look for, under the names of RocketMQ's push consumer."""
+        settings, handling = self._settings, self._handling_settings
+        retries_max = handling.retries_max
+        return {
+            "consumerGroup": self._group,
+            "messageModel": settings.model.value,
+            "consumeFromWhere": _CONSUME_FROM[settings.start_from].value,
+            "consumeThreadMin": handling.concurrency,
+            "consumeThreadMax": handling.concurrency,
+            "consumeConcurrentlyMaxSpan": settings.limits.span_max,
+            "consumeTimeout": handling.consume_timeout_ms // 60_000,
+            "maxReconsumeTimes": -1 if retries_max is None else retries_max,
+            "pause": self.is_paused,
+            "pullBatchSize": settings.pull_batch,
+            "pullThresholdForQueue": settings.limits.messages_max,
+            "pullThresholdSizeForQueue": settings.limits.mib_max,
+            "suspendCurrentQueueTimeMillis": handling.suspend_queue_ms,
+        }
 
     def _running_queue(self, assignment: Assignment) -> RunningQueue:
         cached = assignment.cached
@@ -589,11 +647,13 @@ class PushConsumer:
         started = self.cluster.clock.monotonic()
         outcome = await call_user(handler.function, handler.argument([message]), threads=self._threads)
         result, remark = "CR_SUCCESS", None
+        if not handler.auto_commit and isinstance(outcome, Progress):
+            result = _RESULT_BY_PROGRESS[outcome]
         if isinstance(outcome, Raised):
             is_wanted = isinstance(outcome.error, RetryLater)
             result, remark = "CR_LATER" if is_wanted else "CR_THROW_EXCEPTION", repr(outcome.error)
         return {
-            "autoCommit": True,
+            "autoCommit": handler.auto_commit,
             "consumeResult": result,
             "order": self._is_ordered,
             "remark": remark,

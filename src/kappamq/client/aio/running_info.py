@@ -37,6 +37,7 @@ def running_info(
     subscriptions: Iterable[Subscription],
     queues: Mapping[Queue, RunningQueue],
     started_at_ms: int = 0,
+    settings: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """The JSON value that operators' tools read. Rates are not kept: they read as 0."""
     topics = {queue.topic for queue in queues}
@@ -44,6 +45,7 @@ def running_info(
         "mqPopTable": {},
         "mqTable": {queue: _queue_value(state) for queue, state in sorted(queues.items())},
         "properties": {
+            **{name: _text(value) for name, value in (settings or {}).items()},
             "PROP_CLIENT_VERSION": PROTOCOL_VERSION_TEXT,
             "PROP_CONSUMEORDERLY": "true" if is_orderly else "false",
             "PROP_CONSUMER_START_TIMESTAMP": str(started_at_ms),
@@ -55,6 +57,10 @@ def running_info(
         "subscriptionSet": list(subscriptions),
         "userConsumerInfo": {},
     }
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _NO_RATES = {

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from kappamq.client.aio.push_consumer import PushConsumer
+from kappamq.client.aio.stacks import stacks
 from kappamq.client.core.balancing import AverageByCircle
 from kappamq.client.core.handling import Progress, RetryLater
 from kappamq.client.core.process_queue import CacheLimits
 from kappamq.client.settings import ClusterSettings, ConsumerSettings, PushSettings
-from kappamq.errors import Refused, UsageError
+from kappamq.errors import ConfigError, Refused, UsageError
 from kappamq.model.message import StoredMessage
 from kappamq.model.subscription import MessageModel
 from kappamq.wire.bodies import encode_offset_table
@@ -395,6 +396,28 @@ async def test_an_ordered_handler_may_commit_by_itself() -> None:
     assert cluster.broker.committed["g", "orders", 0] == 3
 
 
+@pytest.mark.parametrize(
+    ("returned", "result"),
+    [(None, "CR_SUCCESS"), (Progress.COMMIT, "CR_COMMIT"), (Progress.ROLLBACK, "CR_ROLLBACK")],
+)
+async def test_a_message_consumed_on_command_tells_what_the_handler_said(
+    returned: Progress | None, result: str
+) -> None:
+    async with FakeCluster(queues=1) as cluster, consumer_of(cluster, ordered=True) as consumer:
+        seen: list[StoredMessage] = []
+
+        @consumer.on("orders", auto_commit=False)
+        async def handle(message: StoredMessage) -> Progress | None:
+            seen.append(message)
+            return returned
+
+        cluster.broker.store("orders", 0, b"x")
+        await consumer.start()
+        await eventually(lambda: bool(seen))
+        answer = await consumer.consume_directly(seen[0])
+        assert (answer["consumeResult"], answer["autoCommit"], answer["order"]) == (result, False, True)
+
+
 async def test_only_ordered_consumers_commit_by_hand() -> None:
     async with FakeCluster() as cluster:
         with pytest.raises(UsageError, match="ordered=True"):
@@ -579,6 +602,60 @@ async def test_heartbeats_do_not_wait_for_handlers() -> None:
         beats = len(cluster.broker.requests_of(RequestCode.HEART_BEAT))
         await eventually(lambda: len(cluster.broker.requests_of(RequestCode.HEART_BEAT)) >= beats + 5)
         go_on.set()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_the_number_of_handlers_can_be_changed_while_they_run(ordered: bool) -> None:
+    async with FakeCluster(queues=8) as cluster, consumer_of(cluster, ordered=ordered, concurrency=2) as consumer:
+        running, go_on = 0, asyncio.Semaphore(0)
+
+        @consumer.on("orders")
+        async def handle(message: StoredMessage) -> None:
+            nonlocal running
+            running += 1
+            await go_on.acquire()
+            running -= 1
+
+        for n in range(64):
+            cluster.broker.store("orders", n % 8, b"%d" % n)
+        await consumer.start()
+        await eventually(lambda: running == 2)
+        await consumer.set_concurrency(5)
+        await eventually(lambda: running == 5)
+        assert consumer.running_info()["properties"]["consumeThreadMax"] == "5"
+        await consumer.set_concurrency(1)
+        with pytest.raises(ConfigError, match="concurrency is 0"):
+            await consumer.set_concurrency(0)
+        assert (consumer.concurrency, running) == (1, 5)  # Those that run are not disturbed.
+        if not ordered:  # An ordered queue keeps its turn for a while.
+            for _ in range(4):
+                go_on.release()
+            await eventually(lambda: running == 1)
+            go_on.release()
+            await asyncio.sleep(0.05)
+            assert running == 1
+        for _ in range(64):
+            go_on.release()
+
+
+async def test_an_operator_sees_settings_pause_and_stacks() -> None:
+    async with FakeCluster() as cluster, consumer_of(cluster) as consumer:
+
+        @consumer.on("orders")
+        async def handle_orders(message: StoredMessage) -> None: ...
+
+        await consumer.start()
+        cluster.broker.store("orders", 0, b"x")
+        await eventually(lambda: consumer.running_info()["mqTable"] != {})
+        consumer.pause()
+        assert consumer.is_paused
+        shown = consumer.running_info()["properties"]
+        assert (shown["pause"], shown["consumeThreadMin"], shown["consumerGroup"]) == ("true", "4", "g")
+        consumer.resume()
+        assert consumer.running_info()["properties"]["pause"] == "false"
+        text = stacks()
+        assert "MainThread" in text
+        assert "pull orders 0" in text
 
 
 async def test_any_strategy_may_share_the_queues() -> None:
