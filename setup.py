@@ -8,7 +8,7 @@ import os
 
 from setuptools import Extension, setup
 
-SOURCE = "src/kappamq/kernel/_compiled.pyx"
+MODULES = ("_compiled", "_columns")
 
 
 def extensions() -> list[Extension]:
@@ -18,8 +18,11 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    kernel = Extension("kappamq.kernel._compiled", [SOURCE], extra_compile_args=["-O2", "-g0"])
-    built: list[Extension] = cythonize([kernel], language_level=3, quiet=True, build_dir="build/cython")
+    kernel = [
+        Extension(f"kappamq.kernel.{name}", [f"src/kappamq/kernel/{name}.pyx"], extra_compile_args=["-O2", "-g0"])
+        for name in MODULES
+    ]
+    built: list[Extension] = cythonize(kernel, language_level=3, quiet=True, build_dir="build/cython")
     for extension in built:
         # A build that fails is reported, and the installation goes on without the extension. Set here, as cythonize
         # does not pass it on.

@@ -1,4 +1,4 @@
-"""How long does a client take to decode one record of a pull reply?"""
+"""How long does it take to decode one record of a pull reply: to a message, and to a row of Arrow columns?"""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Final
 
 from benchmarks import codec
 from benchmarks.results import save
-from benchmarks.timing import QUICK_ROUNDS, ROUNDS, measure, report, timings_table
+from benchmarks.timing import QUICK_ROUNDS, ROUNDS, Timing, measure, report, timings_table
 from kappamq.kernel import KERNEL
 from kappamq.model.record import NewRecord, decode_records
 
-RECORDS: Final = 1000
+RECORDS: Final = 10_000
+PROJECTION: Final = ("queueOffset", "body")
 
 
 def main(arguments: list[str]) -> int:
@@ -31,6 +32,21 @@ def main(arguments: list[str]) -> int:
             rounds=rounds,
         ),
     ]
+    timings += columns(body, rounds)
     print(timings_table(timings))
     print(save("decode", {"quick": chosen.quick, "kernel": KERNEL, **report(timings)}))
     return 0
+
+
+def columns(body: bytes, rounds: int) -> list[Timing]:
+    """Rows as Spark gets them; none where pyarrow is not installed."""
+    try:
+        from kappamq.spark.columns import COLUMNS
+        from kappamq.spark.decoding import Wanted, decode_batch
+    except ImportError:
+        return []
+    everything, some = Wanted(COLUMNS, "b"), Wanted(PROJECTION, "b")
+    return [
+        measure("records to all columns", lambda: decode_batch(body, everything).num_rows, rounds=rounds),
+        measure("records to two columns", lambda: decode_batch(body, some).num_rows, rounds=rounds),
+    ]

@@ -8,6 +8,7 @@ import random
 import sys
 import time
 
+from tests.fuzz import record_input
 from tests.fuzz.kernel_input import FAULTS, Corpus, difference
 
 SECONDS: float = 600.0
@@ -18,6 +19,7 @@ def main(arguments: list[str]) -> int:
     seed = int(arguments[1]) if len(arguments) > 1 else random.SystemRandom().getrandbits(32)
     print(f"fuzzing for {seconds:.0f} s, seed {seed}", flush=True)
     corpus = Corpus(random.Random(seed))
+    records = record_input.Records(random.Random(seed))
     end = time.monotonic() + seconds
     count = plain = 0
     while time.monotonic() < end:
@@ -25,6 +27,11 @@ def main(arguments: list[str]) -> int:
         found, taken = difference(data)
         if found is not None:
             print(f"after {count} inputs: {found}\ninput: {data.hex()}", file=sys.stderr)
+            return 1
+        reply = records.next()
+        found = record_input.difference(reply)
+        if found is not None:
+            print(f"after {count} inputs: {found}\ninput: {reply.hex()}", file=sys.stderr)
             return 1
         count += 1
         plain += taken > 0

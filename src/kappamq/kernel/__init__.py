@@ -6,7 +6,8 @@ there is no compiler and where KAPPAMQ_KERNEL=python asks for it.
 
 import os
 
-from kappamq.kernel import reference
+from kappamq.kernel import columns_reference, reference
+from kappamq.kernel.columns_reference import decode_columns, decode_properties, decode_record, decode_records
 from kappamq.kernel.reference import (
     chain_keys,
     crc31,
@@ -46,11 +47,22 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
             )
 
             KERNEL = "compiled"
+    try:
+        from kappamq.kernel import _columns
+    except ImportError:
+        pass
+    else:
+        if _columns.INTERFACE == columns_reference.INTERFACE:
+            from kappamq.kernel._columns import decode_columns, decode_properties, decode_record, decode_records
 
 __all__ = [
     "KERNEL",
     "chain_keys",
     "crc31",
+    "decode_columns",
+    "decode_properties",
+    "decode_record",
+    "decode_records",
     "encode_record",
     "encode_send_replies",
     "gather_records",

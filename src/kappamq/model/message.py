@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import Final
 
+from msgspec import Struct
+
 from kappamq.model.ids import format_host, offset_id
 from kappamq.model.properties import Name, decode_properties
 
@@ -64,8 +66,7 @@ class Message:
         return self.keys if isinstance(self.keys, str) else KEY_SEPARATOR.join(self.keys)
 
 
-@dataclass(slots=True)
-class StoredMessage:
+class StoredMessage(Struct, gc=False):
     """A message read back from a log or a pull reply. `broker` is filled in by a client that knows where it pulled."""
 
     topic: str

@@ -6,7 +6,7 @@ name 0x01 value 0x02 name 0x01 value 0x02 …      the last 0x02 may be missing
 from collections.abc import Mapping
 from typing import Final
 
-from kappamq.kernel import java_hash, java_hash_extend
+from kappamq.kernel import decode_properties, java_hash, java_hash_extend
 
 __all__ = [
     "PROPERTIES_BYTES_MAX",
@@ -96,16 +96,6 @@ RESERVED: Final = frozenset(
     "BORN_TIMESTAMP",
 }
 """Names a user property may not take."""
-
-
-def decode_properties(text: str) -> dict[str, str]:
-    """Properties of their text form; pieces without a name or without a value are dropped, later duplicates win."""
-    properties: dict[str, str] = {}
-    for piece in text.split("\x02"):
-        name, separator, value = piece.partition("\x01")
-        if separator and name and value:
-            properties[name] = value
-    return properties
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

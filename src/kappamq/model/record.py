@@ -3,27 +3,33 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from struct import error as struct_error
-from typing import Final, TypeAlias
+from typing import Final
 
+from kappamq import kernel
 from kappamq.errors import CorruptRecord
 from kappamq.kernel import crc31, encode_record
-from kappamq.kernel.reference import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, MAGIC_V1, MAGIC_V2
+from kappamq.kernel.columns_reference import RECORD_BYTES_MIN, Buffer
+from kappamq.kernel.reference import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME
 from kappamq.model.message import Flags, StoredMessage
-
-Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 BLANK_MAGIC: Final = -875286124
 """Marks the unused tail of a segment: i32 bytes left, i32 this."""
 BLANK_BYTES: Final = 8
-RECORD_BYTES_MIN: Final = 91
 
 _MARK = Struct(">ii")
-_HEAD = Struct(">iiiiiqqiq")
-_I32 = Struct(">i")
-_TAIL = Struct(">iqi")
-_I64 = Struct(">q")
-_I16 = Struct(">h")
+
+__all__ = [
+    "BLANK_BYTES",
+    "BLANK_MAGIC",
+    "RECORD_BYTES_MIN",
+    "Buffer",
+    "NewRecord",
+    "decode_mark",
+    "decode_record",
+    "decode_records",
+    "encode_blank",
+    "verify_record",
+]
 
 
 @dataclass(slots=True)
@@ -86,22 +92,12 @@ def decode_mark(buffer: Buffer, at: int) -> tuple[int, int]:
 
 def decode_record(buffer: Buffer, at: int = 0) -> StoredMessage:
     """The message at `at`. Lengths are checked against the record and the buffer; checksums are not."""
-    try:
-        return _decode(buffer, at)
-    except (ValueError, IndexError) as fault:
-        raise CorruptRecord(f"record at byte {at} cannot be decoded: {fault}", log_offset=at) from None
-    except struct_error:
-        raise CorruptRecord(f"record at byte {at} is cut short", log_offset=at) from None
+    return kernel.decode_record(buffer, at, StoredMessage, "")
 
 
 def decode_records(buffer: Buffer) -> Iterator[StoredMessage]:
     """All messages of a pull reply, in order."""
-    at = 0
-    end = len(buffer)
-    while at < end:
-        message = decode_record(buffer, at)
-        yield message
-        at += message.size
+    return iter(kernel.decode_records(buffer, StoredMessage, "")[0])
 
 
 def verify_record(buffer: Buffer, at: int, *, log_offset: int) -> int:
@@ -124,55 +120,3 @@ def verify_record(buffer: Buffer, at: int, *, log_offset: int) -> int:
     elif message.body_crc != crc31(message.body):
         raise CorruptRecord(f"record at log offset {log_offset} fails its body checksum", log_offset=log_offset)
     return message.size
-
-
-def _decode(buffer: Buffer, at: int) -> StoredMessage:
-    total, magic, body_crc, queue_id, flag, queue_offset, log_offset, flags, born_at_ms = _HEAD.unpack_from(buffer, at)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise ValueError(f"unknown magic {magic & 0xFFFFFFFF:#x}")
-    if total < RECORD_BYTES_MIN or at + total > len(buffer):
-        raise ValueError(f"size {total} does not fit the {len(buffer) - at} bytes that are left")
-    end = at + total
-    position = at + 48
-    born_host = bytes(buffer[position : position + (20 if flags & Flags.BORN_HOST_V6 else 8)])
-    position += len(born_host)
-    (stored_at_ms,) = _I64.unpack_from(buffer, position)
-    position += 8
-    store_host = bytes(buffer[position : position + (20 if flags & Flags.STORE_HOST_V6 else 8)])
-    position += len(store_host)
-    retry_count, prepared_offset, body_bytes = _TAIL.unpack_from(buffer, position)
-    position += 16
-    if not 0 <= body_bytes <= end - position:
-        raise ValueError(f"body of {body_bytes} bytes does not fit the record")
-    body = bytes(buffer[position : position + body_bytes])
-    position += body_bytes
-    if magic == MAGIC_V1:
-        topic_bytes = buffer[position]
-        position += 1
-    else:
-        (topic_bytes,) = _I16.unpack_from(buffer, position)
-        position += 2
-    topic = str(buffer[position : position + topic_bytes], "utf-8")
-    position += topic_bytes
-    (properties_bytes,) = _I16.unpack_from(buffer, position)
-    position += 2
-    if properties_bytes < 0 or position + properties_bytes != end:
-        raise ValueError(f"parts add up to {position + properties_bytes - at} bytes, not to {total}")
-    return StoredMessage(
-        topic=topic,
-        body=body,
-        queue_id=queue_id,
-        queue_offset=queue_offset,
-        log_offset=log_offset,
-        flag=flag,
-        flags=flags,
-        born_at_ms=born_at_ms,
-        born_host_packed=born_host,
-        stored_at_ms=stored_at_ms,
-        store_host_packed=store_host,
-        retry_count=retry_count,
-        prepared_offset=prepared_offset,
-        properties_text=str(buffer[position:end], "utf-8"),
-        body_crc=body_crc,
-        size=total,
-    )

@@ -13,7 +13,7 @@ from kappamq.client.aio.cluster import Cluster
 from kappamq.client.loop_thread import LoopThread
 from kappamq.errors import GroupNotFound, KappaError, TopicNotFound, UsageError
 from kappamq.model.message import Queue
-from kappamq.spark.decoding import find_records
+from kappamq.spark.decoding import count_records
 from kappamq.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -158,7 +158,7 @@ class Brokers:
 
         async def sample(cluster: Cluster, queue: Queue) -> float:
             raw = await cluster.pull_raw(queue, starts[queue], group=self._options.group)
-            return len(raw.body) / max(len(find_records(raw.body)), 1)
+            return len(raw.body) / max(count_records(raw.body), 1)
 
         return self._ask_each(list(starts), sample)
 

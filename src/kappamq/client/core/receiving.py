@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from kappamq.client.compression import decompress
+from kappamq.kernel import decode_records
 from kappamq.model.message import Flags, StoredMessage
 from kappamq.model.names import is_retry_topic
 from kappamq.model.properties import Name, property_of
-from kappamq.model.record import Buffer, decode_records
+from kappamq.model.record import Buffer
 from kappamq.model.selector import Selector
 from kappamq.wire.batch import decode_batch
 
@@ -17,13 +18,9 @@ _SPECIAL: Final = int(Flags.COMPRESSED) | _INNER_BATCH
 
 def decode_pull(body: Buffer, *, broker: str, selector: Selector | None = None) -> list[StoredMessage]:
     """Messages in order, bodies as they were sent; those whose tag only hashes like a wanted one are left out."""
-    messages: list[StoredMessage] = []
-    for message in decode_records(body):
-        message.broker = broker
-        if message.flags & _SPECIAL:
-            messages.extend(_unwrap(message))
-        else:
-            messages.append(message)
+    messages, flags = decode_records(body, StoredMessage, broker)
+    if flags & _SPECIAL:
+        messages = [plain for message in messages for plain in _unwrap(message)]
     if selector is not None and selector.tags:
         return [message for message in messages if property_of(message.properties_text, Name.TAGS) in selector.tags]
     return messages
@@ -37,6 +34,9 @@ def restore_topic(messages: Iterable[StoredMessage]) -> None:
 
 
 def _unwrap(message: StoredMessage) -> Iterable[StoredMessage]:
+    if not message.flags & _SPECIAL:
+        yield message
+        return
     message.body = decompress(message.body, message.flags)
     message.flags &= ~Flags.COMPRESSED
     if message.flags & _INNER_BATCH != _INNER_BATCH:
