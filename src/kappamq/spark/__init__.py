@@ -12,7 +12,9 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("rocketmq")` known to a session whose Python does not discover `pyspark_rocketmq` by itself."""
+    """Make the formats `rocketmq` and `rocketmq_lake` known to a session that does not discover them by itself."""
+    from kappamq.spark.lake.source import LakeSource
     from kappamq.spark.source import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)
+    spark.dataSource.register(LakeSource)
