@@ -3,23 +3,27 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oracle check format bench fuzz docs clean
+.PHONY: demo test oracle check format bench fuzz docs spark-cluster clean
 
 $(VENV)/ready: pyproject.toml setup.py src/kappamq/kernel/_compiled.pyx
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it or run 'make PYTHON=/path/to/python3.11 …'."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,connect,lake,java]'
 	@touch $@
 
 demo: $(VENV)/ready
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/ready
-	@$(BIN)/python -m pytest -m "not oracle"
+	@$(BIN)/python -m pytest -m "not oracle" --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 # The scenarios on the real RocketMQ: proves the tests, not us.
 oracle: $(VENV)/ready
 	@$(BIN)/python -m pytest -m oracle
+
+# A master and two workers of Spark on free ports; ends with Ctrl-C.
+spark-cluster: $(VENV)/ready
+	@$(BIN)/kappamq pipeline spark-cluster
 
 check: $(VENV)/ready
 	@$(BIN)/ruff check .

@@ -51,6 +51,12 @@ def ensure_java() -> None:
             raise ConfigError(f"no directory for Spark can be made ({fault}): set XDG_CACHE_HOME to one") from None
 
 
+def spark_home() -> Path:
+    """Where Spark's jars and scripts are, after `ensure_java`."""
+    home = os.environ.get("SPARK_HOME")
+    return Path(home) if home else _pyspark()
+
+
 def make_spark_home(pyspark: Path, cache: Path, *, is_packaged: bool) -> Path:
     """A directory of links to a PySpark package; for the packaged Java with a launch script that fits it. Made once."""
     script = (pyspark / "bin" / LAUNCH_SCRIPT).read_text()

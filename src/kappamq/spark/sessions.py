@@ -1,9 +1,10 @@
-"""A Spark session on this machine, for jobs started from the command line, for examples and for tests."""
+"""A Spark session for jobs, examples and tests: on this machine, on a cluster, or on a Spark Connect server."""
 
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import urlsplit
 
 from kappamq.errors import ConfigError
 from kappamq.spark.java import ensure_java
@@ -12,27 +13,41 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK: Final = "127.0.0.1"
+CONNECT_SCHEME: Final = "sc://"
 
-QUIET_LOCAL: Final[Mapping[str, str]] = {
-    "spark.driver.host": LOOPBACK,
-    "spark.driver.bindAddress": LOOPBACK,
-    "spark.driver.memory": "1g",
+QUIET: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.numRecentProgressUpdates": "10000",
 }
-"""One machine, nobody watching: no web interface, no progress bar, few partitions."""
+"""Nobody watches the log; days are those of UTC."""
+
+QUIET_LOCAL: Final[Mapping[str, str]] = {
+    **QUIET,
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""One machine: no web interface, no progress bar, few partitions."""
 
 
-def local_session(name: str, *, master: str = "local[2]", settings: Mapping[str, str] | None = None) -> "SparkSession":
+def local_session(name: str, *, settings: Mapping[str, str] | None = None) -> "SparkSession":
+    """A session with two cores of this machine."""
+    return open_session(name, master="local[2]", settings=settings)
+
+
+def open_session(name: str, *, master: str, settings: Mapping[str, str] | None = None) -> "SparkSession":
     """The running session, or a new one; `format("rocketmq")` is found by the Python that runs this.
 
-    Raises `ConfigError` when PySpark or Java is missing, and says what to install.
+    `master` is any that Spark knows, or a Connect server (`sc://host:port`), which takes only settings that may change
+    while it runs. Raises `ConfigError` when PySpark or Java is missing, and says what to install.
     """
+    if master.startswith(CONNECT_SCHEME):
+        return _connect(name, master, settings or {})
     ensure_java()
     try:
         from pyspark.sql import SparkSession
@@ -41,9 +56,29 @@ def local_session(name: str, *, master: str = "local[2]", settings: Mapping[str,
     # Spark starts workers with the `python3` of the PATH otherwise, which need not have this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    is_local = is_on_this_machine(master)
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**QUIET_LOCAL, **(settings or {})}.items():
+    for key, value in {**(QUIET_LOCAL if is_local else QUIET), **(settings or {})}.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     return spark
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether all executors of a master run here, so that nobody else has to reach the driver."""
+    return master.startswith("local") or urlsplit(master).hostname in (LOOPBACK, "localhost")
+
+
+def _connect(name: str, url: str, settings: Mapping[str, str]) -> "SparkSession":
+    try:
+        from pyspark.sql.connect.session import SparkSession as ConnectSession
+    except ImportError as missing:
+        raise ConfigError(f"Spark Connect needs more packages ({missing}): pip install 'kappamq[connect]'") from None
+    builder = ConnectSession.builder.remote(url).appName(name).config("spark.sql.session.timeZone", "UTC")
+    for key, value in settings.items():
+        if key.startswith("spark.sql."):
+            builder = builder.config(key, value)
+    # Its frames have the same methods, which is all that jobs use.
+    return cast("SparkSession", builder.getOrCreate())
