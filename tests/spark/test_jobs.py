@@ -4,6 +4,7 @@ import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -50,6 +51,17 @@ def test_archive_and_replay(
     again = read(subscribe=f"{topic}-again")
     assert numbers(again) == list(range(120))
     assert {row.messageId for row in again.collect()} == {row.messageId for row in read().collect()}
+    assert replay.run(spark, cluster.nameserver, archive=output, topics=(topic,), to_topic=f"{topic}-again") == 0
+    chosen: dict[str, Any] = {
+        "archive": output,
+        "to_topic": f"{topic}-again",
+        "name": "other",
+        "tags": ("t1",),
+        "keys": ("k1", "k2", "k4"),
+    }
+    assert replay.run(spark, cluster.nameserver, rate=1000, **chosen) == 2
+    assert replay.run(spark, cluster.nameserver, is_exact=False, rate=1000, **chosen) == 0
+    assert numbers(read(subscribe=f"{topic}-again")) == sorted([*range(120), 1, 4])
     assert replay.build(kept, end=MOMENT).count() == 0
     assert replay.build(kept, start=MOMENT).count() == 120
 

@@ -1,5 +1,7 @@
-"""`kappamq pipeline …`: the jobs, on a Spark session of this machine."""
+"""`kappamq pipeline …`: the jobs, on a Spark session of this machine, on a cluster or on a Connect server."""
 
+import signal
+import threading
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,34 +23,58 @@ NameServer = Annotated[
         "--nameserver", "-n", envvar=["KAPPAMQ_NAMESERVER", "NAMESRV_ADDR"], help="Name servers, with ';' between them."
     ),
 ]
-Master = Annotated[str, typer.Option("--master", help="Spark master, for example local[4] or spark://host:7077.")]
+Master = Annotated[
+    str,
+    typer.Option(
+        "--master",
+        "--remote",
+        envvar="KAPPAMQ_SPARK_MASTER",
+        help="Spark master such as local[4] or spark://host:7077, or a Connect server such as sc://host:15002.",
+    ),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", help="A setting of Spark, as key=value; may be given several times.")
+]
+TableFormat = Annotated[str, typer.Option("--format", help="parquet, or delta or iceberg, which need 'kappamq[lake]'.")]
 
 pipeline_app = typer.Typer(help="Data pipeline jobs on Spark.", no_args_is_help=True)
 
 
 @pipeline_app.command()
 def archive(
-    output: Annotated[Path, typer.Argument(help="Directory for Parquet files, by topic and day.")],
+    output: Annotated[Path, typer.Argument(help="Directory for the files, by topic and day.")],
     topic: Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be given several times.")] = None,
     pattern: Annotated[str | None, typer.Option("--pattern", help="Regular expression for topics.")] = None,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="Default: OUTPUT.checkpoint.")] = None,
-    follow: Annotated[int | None, typer.Option("--follow", help="Go on, a batch in so many seconds.")] = None,
+    follow: Annotated[
+        int | None, typer.Option("--follow", help="Go on until Ctrl-C, a batch in so many seconds.", min=1)
+    ] = None,
+    table_format: TableFormat = "parquet",
+    file_mb: Annotated[int, typer.Option("--file-mb", help="Size that files are to have, in MiB.", min=1)] = 128,
+    batch_rows: Annotated[int, typer.Option("--batch-rows", help="Messages of one batch.", min=1)] = 1_000_000,
     nameserver: NameServer = DEFAULT_NAMESERVER,
     master: Master = "local[*]",
+    conf: Conf = None,
 ) -> None:
-    """Keep topics as Parquet, each message exactly once. Run it again to add what is new."""
+    """Keep topics as Parquet, Delta or Iceberg, each message exactly once. Run it again to add what is new.
+
+    Example: kappamq pipeline archive lake --topic orders --format delta
+    """
     from kappamq.spark.jobs import archive as job
 
     if (topic is None) == (pattern is None):
         raise typer.BadParameter("give either --topic or --pattern")
     rows = job.run(
-        _session("archive", master),
+        _session("archive", master, conf),
         nameserver,
         output=str(output),
         checkpoint=str(checkpoint or output.with_name(output.name + ".checkpoint")),
         topics=",".join(topic) if topic else None,
         pattern=pattern,
         follow_seconds=follow,
+        rows_per_batch=batch_rows,
+        table_format=table_format,
+        file_bytes=file_mb * 1024 * 1024,
     )
     Console().print(f"{rows} messages archived in {output}")
 
@@ -59,21 +85,41 @@ def replay(
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
     start: Annotated[datetime | None, typer.Option("--from", help="Stored at or after this time (UTC).")] = None,
     end: Annotated[datetime | None, typer.Option("--to", help="Stored before this time (UTC).")] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", help="Only with this key; may be repeated.")] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")] = None,
     into: Annotated[str | None, typer.Option("--into", help="Send all to this topic.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Name of this replay: what it has sent, it does not send again.")
+    ] = None,
+    rate: Annotated[int | None, typer.Option("--rate", help="Messages per second at most.", min=1)] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="Without a transaction: a task that fails and is repeated sends twice.")
+    ] = False,
+    table_format: TableFormat = "parquet",
     nameserver: NameServer = DEFAULT_NAMESERVER,
     master: Master = "local[*]",
+    conf: Conf = None,
 ) -> None:
-    """Send archived messages again."""
+    """Send archived messages again. A second run sends only what the first one did not.
+
+    Example: kappamq pipeline replay lake --topic orders --from 2024-05-01 --into orders-again --rate 1000
+    """
     from kappamq.spark.jobs import replay as job
 
     count = job.run(
-        _session("replay", master),
+        _session("replay", master, conf),
         nameserver,
         archive=str(archived),
         topics=tuple(topic or ()),
         start=start.replace(tzinfo=UTC) if start else None,
         end=end.replace(tzinfo=UTC) if end else None,
+        keys=tuple(key or ()),
+        tags=tuple(tag or ()),
         to_topic=into,
+        name=name,
+        rate=rate,
+        is_exact=not fast,
+        table_format=table_format,
     )
     Console().print(f"{count} messages sent")
 
@@ -84,19 +130,26 @@ def dead_letters(
     redrive: Annotated[bool, typer.Option("--redrive", help="Send each to the topic it came from, too.")] = False,
     nameserver: NameServer = DEFAULT_NAMESERVER,
     master: Master = "local[*]",
+    conf: Conf = None,
 ) -> None:
-    """Count what consumer groups gave up on."""
+    """Count what consumer groups gave up on. A letter that was sent again is not sent a second time.
+
+    Example: kappamq pipeline dead-letters --group billing --redrive
+    """
     from kappamq.spark.jobs import dead_letters as job
 
-    _show(job.run(_session("dead letters", master), nameserver, groups=tuple(group or ()), sends=redrive))
+    _show(job.run(_session("dead letters", master, conf), nameserver, groups=tuple(group or ()), sends=redrive))
 
 
 @pipeline_app.command()
-def trace(nameserver: NameServer = DEFAULT_NAMESERVER, master: Master = "local[*]") -> None:
-    """Show how long sending and consuming took, by group."""
+def trace(nameserver: NameServer = DEFAULT_NAMESERVER, master: Master = "local[*]", conf: Conf = None) -> None:
+    """Show how long sending and consuming took, by group.
+
+    Example: kappamq pipeline trace
+    """
     from kappamq.spark.jobs import trace as job
 
-    _show(job.run(_session("trace", master), nameserver))
+    _show(job.run(_session("trace", master, conf), nameserver))
 
 
 @pipeline_app.command()
@@ -104,22 +157,30 @@ def lag(
     group: Annotated[list[str] | None, typer.Option("--group", help="Only this group; may be repeated.")] = None,
     nameserver: NameServer = DEFAULT_NAMESERVER,
     master: Master = "local[*]",
+    conf: Conf = None,
 ) -> None:
-    """Show how far groups are behind."""
+    """Show how far groups are behind.
+
+    Example: kappamq pipeline lag --group billing --master sc://127.0.0.1:15002
+    """
     from kappamq.spark.jobs import lag as job
 
-    _show(job.run(_session("lag", master), nameserver, groups=tuple(group or ())))
+    _show(job.run(_session("lag", master, conf), nameserver, groups=tuple(group or ())))
 
 
 @pipeline_app.command()
 def verify(
     store: Annotated[Path, typer.Argument(help="Store directory, which holds commitlog.")],
     master: Master = "local[*]",
+    conf: Conf = None,
 ) -> None:
-    """Check every record of a commit log. Fails when one is damaged."""
+    """Check every record of a commit log. Fails when one is damaged.
+
+    Example: kappamq pipeline verify /data/broker-a
+    """
     from kappamq.spark.jobs import verify as job
 
-    rows = _show(job.run(_session("verify", master), store))
+    rows = _show(job.run(_session("verify", master, conf), store))
     if any(row["damage"] for row in rows):
         raise typer.Exit(1)
 
@@ -129,18 +190,52 @@ def rebuild(
     store: Annotated[Path, typer.Argument(help="Directory that holds commitlog.")],
     output: Annotated[Path, typer.Argument(help="Directory for the new consumequeue.")],
     master: Master = "local[*]",
+    conf: Conf = None,
 ) -> None:
-    """Make consume queues from a commit log alone, so that it can be read with mode=files."""
+    """Make consume queues from a commit log alone, so that it can be read with mode=files.
+
+    Example: kappamq pipeline rebuild /data/broker-a /data/rebuilt
+    """
     from kappamq.spark.jobs import rebuild as job
 
-    count = job.run(_session("rebuild", master), store, output=output)
+    count = job.run(_session("rebuild", master, conf), store, output=output)
     Console().print(f"{count} entries written to {output / 'consumequeue'}")
 
 
-def _session(name: str, master: str) -> "SparkSession":
-    from kappamq.spark.sessions import local_session
+@pipeline_app.command("spark-cluster")
+def spark_cluster(
+    workers: Annotated[int, typer.Option("--workers", help="Workers, of one core each.", min=1)] = 2,
+    memory: Annotated[str, typer.Option("--memory", help="Memory of a worker, for its executor.")] = "512m",
+) -> None:
+    """Run a Spark cluster on this machine until Ctrl-C: a master and workers, on free ports.
 
-    return local_session(f"kappamq {name}", master=master, settings={"spark.log.level": "ERROR"})
+    Example: kappamq pipeline spark-cluster --workers 2
+    """
+    from kappamq.spark.standalone import start_standalone
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    console = Console(soft_wrap=True)
+    console.print(f"Starting a master and {workers} workers of Spark …")
+    with start_standalone(workers=workers, worker_memory=memory) as cluster:
+        settings = " ".join(f"--conf {key}={value}" for key, value in cluster.settings.items())
+        console.print(f"Master: {cluster.master}\nPage:   {cluster.ui}")
+        console.print(f"Use it: kappamq pipeline archive lake --topic orders --master {cluster.master} {settings}")
+        ended.wait()
+    console.print("Spark has ended.")
+
+
+def _session(name: str, master: str, conf: list[str] | None) -> "SparkSession":
+    from kappamq.spark.sessions import open_session
+
+    settings: dict[str, str] = {}
+    for each in conf or []:
+        key, separator, value = each.partition("=")
+        if not separator or not key.startswith("spark."):
+            raise typer.BadParameter(f"--conf {each}: write a setting of Spark as key=value, such as spark.cores.max=4")
+        settings[key] = value
+    return open_session(f"kappamq {name}", master=master, settings=settings)
 
 
 def _show(frame: "DataFrame") -> list[dict[str, Any]]:

@@ -72,6 +72,7 @@ WRITE_NAMES: Final = (
     "idPrefix",
     "includeHeaders",
     "transactional",
+    "maxRowsPerSecond",
 )
 
 _SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
@@ -153,6 +154,8 @@ class WriteOptions:
     id_prefix: str | None = None
     """Instead of the query's id in message ids: equal batch writes then give equal ids."""
     is_transactional: bool = False
+    rows_per_second: int | None = None
+    """Limit for one task, or for the delivery of a transactional write."""
 
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
@@ -220,6 +223,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         compress_from_bytes=given.positive("compressFromBytes") or 4096,
         id_prefix=given.text("idPrefix"),
         is_transactional=given.flag("transactional", default=False),
+        rows_per_second=given.positive("maxRowsPerSecond"),
     )
 
 

@@ -7,6 +7,7 @@ them nothing before all of it is there.
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -39,6 +40,7 @@ REQUEST_ROWS_MAX: Final = 256
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 REQUESTS_AT_ONCE_MAX: Final = 16
 SEND_RETRIES: Final = 5
+PACES_PER_SECOND: Final = 5
 SEND_RETRY_MS: Final = 200
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
@@ -51,6 +53,8 @@ class Sent(WriterCommitMessage):
 
     partition: int
     rows: int
+    write: str | None = None
+    """Which query, or which named write."""
     halves: list[SendReceipt] = field(default_factory=list)
     """Of a transactional write: what waits for the decision."""
 
@@ -71,7 +75,8 @@ class TopicWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Everything is acknowledged already; a transactional write is delivered now."""
-        deliver(_halves(messages), self.options)
+        # Without a name of its own nobody can repeat this write.
+        deliver(_halves(messages), self.options, write=self.options.id_prefix, batch=0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _log_abort(messages, "write", self.write_id)
@@ -95,9 +100,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
             raise KappaError("Spark does not tell the query and batch of this task: use pyspark 4.2 or later")
         return send_rows(iterator, RowIdentity(query, int(batch), context.partitionId()), self.options)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - as Spark calls it.
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as Spark calls it.
         """Everything is acknowledged already; a transactional batch is delivered now."""
-        deliver(_halves(messages), self.options)
+        write = next((message.write for message in messages if isinstance(message, Sent)), None)
+        deliver(_halves(messages), self.options, write=write, batch=batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as Spark calls it.
         """Also called after a commit that failed: what it delivered stays, and the repetition has the same ids."""
@@ -141,10 +147,10 @@ def send_rows(batches: "Iterator[pa.RecordBatch]", identity: RowIdentity, option
         lambda: Producer(options.name_servers, group=options.group, settings=settings),
         name="kappamq spark writer",
     )
-    sent = Sent(identity.partition, 0)
+    sent = Sent(identity.partition, 0, identity.write)
     opened = False
     try:
-        for batch in batches:
+        for batch in batches if options.is_transactional else _paced(batches, options.rows_per_second):
             if not opened:
                 thread.open()
                 opened = True
@@ -155,6 +161,21 @@ def send_rows(batches: "Iterator[pa.RecordBatch]", identity: RowIdentity, option
         if opened:
             thread.close()
     return sent
+
+
+def _paced(batches: "Iterator[pa.RecordBatch]", rows_per_second: int | None) -> "Iterator[pa.RecordBatch]":
+    """The same rows, no faster than this."""
+    if rows_per_second is None:
+        yield from batches
+        return
+    begun, rows = time.monotonic(), 0
+    step = max(rows_per_second // PACES_PER_SECOND, 1)
+    for batch in batches:
+        for at in range(0, batch.num_rows, step):
+            time.sleep(max(begun + rows / rows_per_second - time.monotonic(), 0))
+            piece = batch.slice(at, step)
+            rows += piece.num_rows
+            yield piece
 
 
 async def _send_rows(producer: Producer, rows: list[Outgoing], options: WriteOptions) -> list[SendReceipt]:

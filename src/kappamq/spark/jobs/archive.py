@@ -1,12 +1,13 @@
-"""Keep topics as Parquet, in directories by topic and day. Every message is there exactly once.
+"""Keep topics as Parquet, Delta or Iceberg, by topic and day. Every message is there exactly once, for every reader.
 
-Progress is in the checkpoint and the list of finished files in `_spark_metadata`, which Spark's readers respect: files
-of a batch that was interrupted are not seen.
+Progress is in the checkpoint. A batch that was interrupted is repeated with the same messages, and becomes visible
+once, whatever died in between.
 """
 
 from typing import TYPE_CHECKING
 
 from kappamq.spark.jobs.frames import topic_stream, wait_for_end
+from kappamq.spark.lake.options import TARGET_FILE_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,14 +32,17 @@ def run(
     pattern: str | None = None,
     follow_seconds: int | None = None,
     rows_per_batch: int = ROWS_PER_BATCH,
+    table_format: str = "parquet",
+    file_bytes: int = TARGET_FILE_BYTES,
 ) -> int:
     """Archive what is there now and return the number of rows; with `follow_seconds` go on, one batch in that time."""
     subject = {"subscribePattern": pattern} if pattern is not None else {"subscribe": topics or ""}
     messages = topic_stream(spark, nameserver, maxOffsetsPerTrigger=str(rows_per_batch), **subject)
     writer = (
         build(messages)
-        .writeStream.format("parquet")
-        .partitionBy("topic", "day")
+        .writeStream.format("rocketmq_lake")
+        .option("tableFormat", table_format)
+        .option("targetFileBytes", str(file_bytes))
         .option("checkpointLocation", checkpoint)
     )
     if follow_seconds is None:

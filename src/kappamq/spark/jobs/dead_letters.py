@@ -1,10 +1,11 @@
-"""What consumer groups gave up on: counted by cause, and sent to its topic again."""
+"""What consumer groups gave up on: counted by group, topic, cause and age, and sent to its topic again, once."""
 
 from typing import TYPE_CHECKING
 
 from kappamq.model.names import DEAD_LETTER_PREFIX, dead_letter_topic
 from kappamq.model.properties import Name
-from kappamq.spark.jobs.frames import topic_table, write_to_topics
+from kappamq.spark.jobs.frames import topic_table
+from kappamq.spark.jobs.resending import mark, send_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,7 @@ def build(dead: "DataFrame") -> "DataFrame":
         F.expr(f"substring(topic, {len(DEAD_LETTER_PREFIX) + 1})").alias("group"),
         F.coalesce(value(Name.DEAD_ORIGIN_TOPIC), value(Name.RETRY_TOPIC)).alias("originTopic"),
         F.coalesce(value(Name.DEAD_ORIGIN_MESSAGE_ID), value(Name.ORIGIN_MESSAGE_ID)).alias("originMessageId"),
+        *("topic", "broker", "queueId", "queueOffset"),
         *("reconsumeTimes", "bornTimestamp", "storeTimestamp", "keys", "tags", "properties", "body", "messageId"),
     )
 
@@ -45,17 +47,19 @@ def redrive(letters: "DataFrame") -> "DataFrame":
     """Rows that send dead letters to the topic they came from; letters of unknown origin are left out."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    origin = F.col("originTopic").alias("topic")
-    return letters.where("originTopic is not null").select(origin, "keys", "tags", "properties", "body", "messageId")
+    return mark(letters.where("originTopic is not null"), "redrive", to=F.col("originTopic"))
 
 
 def run(spark: "SparkSession", nameserver: str, *, groups: tuple[str, ...] = (), sends: bool = False) -> "DataFrame":
-    """Summary of the dead letters of some groups, or of all; with `sends` each is sent to its topic again."""
+    """Summary of the dead letters of some groups, or of all; with `sends` each is sent to its topic again.
+
+    A letter is sent once: a second run passes over those that the first one sent.
+    """
     if groups:
         subject = {"subscribe": ",".join(dead_letter_topic(group) for group in groups)}
     else:
         subject = {"subscribePattern": f"{DEAD_LETTER_PREFIX}.*", "includeSystemTopics": "true"}
     letters = build(topic_table(spark, nameserver, **subject)).cache()
     if sends:
-        write_to_topics(redrive(letters), nameserver)
+        send_once(spark, nameserver, redrive(letters))
     return summarise(letters)

@@ -1,4 +1,4 @@
-"""Topics as frames, for the jobs."""
+"""Topics and archives as frames, for the jobs."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT: Final = "rocketmq"
+WAIT_SECONDS: Final = 1
+"""How long a signal may wait for Python to look at it."""
 
 
 def topic_table(spark: "SparkSession", nameserver: str, **options: str) -> "DataFrame":
@@ -27,9 +29,30 @@ def write_to_topics(frame: "DataFrame", nameserver: str, **options: str) -> None
     frame.write.format(FORMAT).option("namesrvAddr", nameserver).options(**options).mode("append").save()
 
 
+def archived_messages(spark: "SparkSession", path: str, table_format: str = "parquet") -> "DataFrame":
+    """What `archive` has kept in a directory. Files of a table are those that its log names now."""
+    reader = spark.read.option("basePath", path)
+    if table_format == "delta":
+        from kappamq.spark.lake.delta import file_paths
+
+        return reader.parquet(*file_paths(path))
+    if table_format == "iceberg":
+        from kappamq.spark.lake.iceberg import file_paths as iceberg_paths
+
+        return reader.parquet(*iceberg_paths(path))
+    return spark.read.parquet(path)
+
+
 def wait_for_end(query: "StreamingQuery") -> int:
-    """Number of rows that a query read until it ended by itself. Raises what stopped it."""
-    query.awaitTermination()
+    """Number of rows that a query read until it ended by itself, or until Ctrl-C. Raises what stopped it.
+
+    Ending in the middle of a batch is harmless: the next run repeats it.
+    """
+    try:
+        while not query.awaitTermination(WAIT_SECONDS):
+            pass
+    except KeyboardInterrupt:
+        query.stop()
     fault = query.exception()
     if fault is not None:
         raise KappaError(f"the query {query.id} failed: {fault}")

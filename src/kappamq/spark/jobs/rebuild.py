@@ -6,7 +6,7 @@ of delayed messages hold a time that only the broker's settings tell.
 
 import mmap
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from struct import Struct
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -20,11 +20,14 @@ from kappamq.model.record import BLANK_BYTES, BLANK_MAGIC, decode_mark, decode_r
 from kappamq.spark.store_files import BLANK_SIZE
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "topic string, queueId int, queueOffset bigint, logOffset bigint, size int, tagsCode bigint"
 QUEUE_FILE_BYTES: Final = 6_000_000
 """Length of a consume-queue file, RocketMQ's default."""
+
+ENTRIES_AT_ONCE: Final = 20_000
 
 _ENTRY = Struct(">qiq")
 _BLANK = _ENTRY.pack(0, BLANK_SIZE, 0)
@@ -57,11 +60,24 @@ def _entry(message: StoredMessage) -> Entry:
     return message.topic, message.queue_id, message.queue_offset, message.log_offset, message.size, code
 
 
-def build(entries: "DataFrame", queues_at_once: int) -> "DataFrame":
-    """Entries so that each queue is whole, and in order, in one partition."""
-    return entries.repartition(queues_at_once, "topic", "queueId").sortWithinPartitions(
-        "topic", "queueId", "queueOffset"
-    )
+def build(segments: "DataFrame") -> "DataFrame":
+    """Entries of the records in segments (`path`), so that each queue is whole, and in order, in one partition."""
+    entries = segments.mapInArrow(scan_segments, SCHEMA)
+    return entries.repartition("topic", "queueId").sortWithinPartitions("topic", "queueId", "queueOffset")
+
+
+def scan_segments(paths: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """Entries of segments, where the files are."""
+    import pyarrow as pa
+
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int64())
+    names = ("topic", "queueId", "queueOffset", "logOffset", "size", "tagsCode")
+    for batch in paths:
+        for path in batch.column(0).to_pylist():
+            entries = scan_segment(Path(path))
+            while rows := list(islice(entries, ENTRIES_AT_ONCE)):
+                columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, names)
 
 
 def write_queues(entries: Iterable[Any], output: Path, *, file_bytes: int = QUEUE_FILE_BYTES) -> None:
@@ -104,9 +120,8 @@ def run(spark: "SparkSession", store: Path, *, output: Path, file_bytes: int = Q
     segments = [str(path) for path in sorted((store / "commitlog").iterdir()) if path.name.isdecimal()]
     if not segments:
         raise UsageError(f"{store / 'commitlog'} has no segment: point at a store directory")
-    context = spark.sparkContext
-    scanned = context.parallelize(segments, len(segments)).flatMap(lambda path: scan_segment(Path(path)))
-    entries = build(spark.createDataFrame(scanned, SCHEMA), max(context.defaultParallelism, 1)).cache()
+    paths = spark.createDataFrame([(path,) for path in segments], "path string")
+    entries = build(paths.repartition(len(segments), "path")).cache()
     try:
         count = entries.count()
         entries.foreachPartition(lambda rows: write_queues(rows, output, file_bytes=file_bytes))
