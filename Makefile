@@ -15,7 +15,7 @@ demo: $(VENV)/ready
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/ready
-	@$(BIN)/python -m pytest -m "not oracle" --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m "not oracle" --numprocesses 2 --dist loadscope --no-loadscope-reorder
 
 # The scenarios on the real RocketMQ: proves the tests, not us.
 oracle: $(VENV)/ready
