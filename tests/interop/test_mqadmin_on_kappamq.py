@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
+import kappamq
 from kappamq.testing import start_cluster
 from tests.interop.artifacts import Unreachable
 from tests.interop.conftest import skip_loudly
@@ -240,6 +242,148 @@ def test_a_running_consumer_tells_what_it_does(site: Site, traffic: Traffic) -> 
     assert re.search(rf"1 +{re.escape(traffic.client_id)} +V5_5_0", everyone)
     assert "Same subscription in the same group of consumer" in everyone
     assert "not online" in site.run("consumerStatus", "-g", traffic.group, "-i", "nobody@1")
+
+
+# ── Our own consumer, seen by the tool ──────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class OurTraffic:
+    """A topic with messages, and our push consumer that reads them."""
+
+    topic: str
+    group: str
+    consumer: kappamq.PushConsumer
+    producer: kappamq.Producer
+    client_id: str
+    seen: list[bytes]
+
+
+@pytest.fixture
+def our_traffic(site: Site) -> Iterator[OurTraffic]:
+    topic, group, seen = site.new_topic(queues=1), fresh("group"), list[bytes]()
+    handling = kappamq.PushSettings(suspend_queue_ms=10)
+    names = kappamq.ClusterSettings(instance=fresh("ours"))
+    with (
+        kappamq.Producer(site.nameserver, group=fresh("producers")) as producer,
+        kappamq.PushConsumer(
+            site.nameserver,
+            group=group,
+            start_from="first",
+            concurrency=3,
+            handling=handling,
+            settings=kappamq.ConsumerSettings(commit_interval_ms=200),
+            cluster_settings=names,
+        ) as consumer,
+    ):
+
+        @consumer.on(topic)
+        def handle(message: kappamq.ReceivedMessage) -> None:
+            seen.append(message.body)
+            if message.body == b"bad":
+                raise kappamq.RetryLater(delay_level=18)
+
+        consumer.start()
+        for number in range(4):
+            producer.send(kappamq.Message(topic, b"%d" % number, keys=f"key-{number}"))
+        eventually(lambda: len(seen), lambda count: count == 4)
+        connections = site.run("consumerConnection", "-g", group)
+        found = re.search(r"^(\S*@ours-\S*) +127\.0\.0\.1:\d+", connections, re.MULTILINE)
+        assert found is not None, connections
+        traffic = OurTraffic(topic, group, consumer, producer, found.group(1), seen)
+        eventually(lambda: our_lag(site, traffic), lambda lag: lag == 0)
+        yield traffic
+
+
+def our_lag(site: Site, traffic: OurTraffic) -> int | None:
+    printed = site.run("consumerProgress", "-g", traffic.group)
+    found = re.search(r"Consume Diff Total: (-?\d+)", printed)
+    return int(found.group(1)) if found and traffic.topic in printed else None
+
+
+def test_our_consumer_tells_what_it_does(site: Site, our_traffic: OurTraffic) -> None:
+    def report() -> str:
+        return site.run("consumerStatus", "-g", our_traffic.group, "-i", our_traffic.client_id, "-s", "true")
+
+    printed = report()
+    for section in (
+        "#Consumer Properties#",
+        "#Consumer Subscription#",
+        "#Consumer Offset#",
+        "#Consumer MQ Detail#",
+        "#Consumer Pop Detail#",
+        "#Consumer RT&TPS#",
+        "#Consumer jstack#",
+    ):
+        assert section in printed
+    assert re.search(rf"{our_traffic.topic} +{site.broker_name} +0 +4 ", printed)
+    assert re.search(rf"Topic: {our_traffic.topic} +ClassFilter: false +SubExpression: \*", printed)
+    for name, value in (
+        ("consumeThreadMin", "3"),
+        ("consumeThreadMax", "3"),
+        ("PROP_THREADPOOL_CORE_SIZE", "3"),
+        ("PROP_CONSUMEORDERLY", "false"),
+        ("PROP_CONSUME_TYPE", "CONSUME_PASSIVELY"),
+        ("messageModel", "CLUSTERING"),
+        ("pause", "false"),
+    ):
+        assert re.search(rf"^{name} *: {value}$", printed, re.MULTILINE), name
+    assert re.search(r"^MainThread +TID: \d+ STATE: ", printed, re.MULTILINE)
+    our_traffic.consumer.set_concurrency(7)
+    assert re.search(r"^PROP_THREADPOOL_CORE_SIZE *: 7$", report(), re.MULTILINE)
+
+
+def test_our_consumer_is_paused_and_goes_on(site: Site, our_traffic: OurTraffic) -> None:
+    our_traffic.consumer.pause()
+    # A pull that waits at the broker already brings one more batch; what comes after it is not asked for.
+    for number in range(4, 8):
+        our_traffic.producer.send(kappamq.Message(our_traffic.topic, b"%d" % number))
+        time.sleep(0.3)
+    assert (our_lag(site, our_traffic) or 0) >= 3
+    our_traffic.consumer.resume()
+    eventually(lambda: our_traffic.seen, lambda seen: seen == [b"%d" % number for number in range(8)])
+    eventually(lambda: our_lag(site, our_traffic), lambda lag: lag == 0)
+
+
+def test_our_consumer_gets_one_message_on_command(site: Site, our_traffic: OurTraffic) -> None:
+    sent = our_traffic.producer.send(kappamq.Message(our_traffic.topic, b"bad"))
+    eventually(lambda: our_traffic.seen, lambda seen: seen[-1] == b"bad")
+    printed = site.run(
+        "queryMsgById",
+        *("-t", our_traffic.topic, "-i", sent.offset_id, "-g", our_traffic.group, "-d", our_traffic.client_id),
+    )
+    assert "consumeResult=CR_LATER" in printed
+    assert "order=false" in printed
+    good = our_traffic.producer.send(kappamq.Message(our_traffic.topic, b"good"))
+    printed = site.run(
+        "queryMsgById",
+        *("-t", our_traffic.topic, "-i", good.offset_id, "-g", our_traffic.group, "-d", our_traffic.client_id),
+    )
+    assert "consumeResult=CR_SUCCESS" in printed
+    eventually(lambda: our_traffic.seen.count(b"good"), lambda count: count == 2)
+
+
+def test_our_consumer_is_moved_while_it_runs(site: Site, our_traffic: OurTraffic) -> None:
+    moved = site.rows("resetOffsetByTime", "-g", our_traffic.group, "-t", our_traffic.topic, "-s", "0")
+    assert [site.broker_name, "0", "0"] in moved
+    eventually(lambda: our_traffic.seen, lambda seen: seen == [b"0", b"1", b"2", b"3"] * 2)
+    our_traffic.consumer.pause()
+    skipped = site.rows("skipAccumulatedMessage", "-g", our_traffic.group, "-t", our_traffic.topic)
+    assert [site.broker_name, "0", "4"] in skipped
+    our_traffic.consumer.resume()
+    other = fresh("group")
+    site.run("updateSubGroup", "-c", CLUSTER, "-g", other)
+    eventually(lambda: our_lag(site, our_traffic), lambda lag: lag == 0)
+    copied = site.run("cloneGroupOffset", "-s", our_traffic.group, "-d", other, "-t", our_traffic.topic)
+    assert "clone group offset success" in copied
+
+
+def test_the_way_of_consuming_is_set_as_on_the_real_one(site: Site, our_traffic: OurTraffic) -> None:
+    printed = site.run(
+        "setConsumeMode", *("-c", CLUSTER, "-t", our_traffic.topic, "-g", our_traffic.group, "-m", "PULL", "-q", "0")
+    )
+    assert f"set consume mode to {site.broker_address} success." in printed
+    assert f"topic[{our_traffic.topic}] group[{our_traffic.group}] consume mode[PULL]" in printed
 
 
 # ── Messages ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -118,3 +118,17 @@ def test_topics_that_an_online_source_no_longer_reads_are_left_out(desk: Desk) -
 def test_a_copy_needs_two_groups_that_exist(desk: Desk) -> None:
     assert clone(desk) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert clone(desk, destGroup="old") == ResponseCode.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize(
+    ("topic", "mode", "code"),
+    [
+        ("orders", "PULL", 0),
+        ("orders", "POP", ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+        ("%RETRY%g", "PULL", ResponseCode.NO_PERMISSION),
+    ],
+)
+def test_the_mode_of_a_group_is_pull(desk: Desk, topic: str, mode: str, code: int) -> None:
+    wanted = {"topic": topic, "consumerGroup": "g", "mode": mode, "popShareQueueNum": 0}
+    reply = ask(table(desk), RequestCode.SET_MESSAGE_REQUEST_MODE, body=fastjson.dumps(wanted).encode())
+    assert reply.code == code

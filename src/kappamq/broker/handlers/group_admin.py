@@ -11,18 +11,19 @@ from kappamq.broker.members import Members
 from kappamq.broker.router import Handler
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
-from kappamq.errors import UsageError
+from kappamq.errors import NotPermitted, Refused, UsageError
 from kappamq.model.config import GroupConfig
+from kappamq.model.names import is_retry_topic
 from kappamq.net.connection import Connection
 from kappamq.wire.admin_bodies import decode_group_list_to_create
 from kappamq.wire.bodies import decode_group_config, decode_object, encode_group_configs, encode_object
-from kappamq.wire.codes import RequestCode
+from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.headers import CloneOffsetRequest, DeleteGroupRequest, GroupConfigRequest, decode_fields
 
 
 class GroupAdminHandlers:
-    """Requests 43, 200, 201, 207, 225, 314 and 352."""
+    """Requests 43, 200, 201, 207, 225, 314, 352 and 401."""
 
     def __init__(
         self, *, topics: Topics, groups: Groups, offsets: CommittedOffsets, members: Members, statistics: Statistics
@@ -42,6 +43,7 @@ class GroupAdminHandlers:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.put_list,
             RequestCode.CLONE_GROUP_OFFSET: self.clone,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.config,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
         }
 
     def put(self, _: Connection, request: Command) -> Command:
@@ -84,6 +86,19 @@ class GroupAdminHandlers:
     def all_offsets(self, _: Connection, request: Command) -> Command:
         """The progress of all groups, as a slave asks for it."""
         return request.reply(body=encode_object(self._offsets.as_file()))
+
+    def set_mode(self, _: Connection, request: Command) -> Command:
+        """How a group gets the messages of a topic: by pulls, the only way that there is here."""
+        wanted = decode_object(request.body)
+        topic, mode = wanted.get("topic"), wanted.get("mode")
+        if isinstance(topic, str) and is_retry_topic(topic):
+            raise NotPermitted("retry topic is not allowed to set mode")
+        if mode != "PULL":
+            raise Refused(
+                f"this broker does not serve the mode {mode!r} yet: consume {topic!r} in mode PULL",
+                code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            )
+        return request.reply()
 
     def clone(self, _: Connection, request: Command) -> Command:
         """Give one group the progress of another, in one topic or in all that the source still consumes."""
