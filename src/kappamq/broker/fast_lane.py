@@ -30,7 +30,7 @@ from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import ONE_WAY_FLAG, Command, HeaderType
 from kappamq.wire.header_codec import encode_header
 
-TOPICS_KNOWN_MAX: Final = 10_000
+TOPICS_KNOWN_MAX: Final = 100_000
 """Names of topics that are remembered, with whether the lane may serve them."""
 RECORD_OVERHEAD_MAX: Final = 65_536
 """What a record may take beyond its body."""
