@@ -1,6 +1,6 @@
-"""Write the measured tables into `docs/performance.md`: `python -m benchmarks.report [--results DIRECTORY]`.
+"""Write the measured tables and charts into `docs/performance.md`: `python -m benchmarks.report [--results DIRECTORY]`.
 
-The page is written by hand but for what stands between the two markers.
+The page is written by hand but for what stands between the two markers. Charts go to `charts/` beside the page.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from benchmarks import load as load_benchmark
 from benchmarks import results
-from benchmarks.brokers import FLUSHES, OURS
+from benchmarks.brokers import FLUSHES, OURS, ROCKETMQ
+from benchmarks.charts import bars
+from benchmarks.growth import DIMENSIONS, growth_table
+from benchmarks.latency import latency_table
 from benchmarks.load import load_table
 from benchmarks.peer import peer_table
 from benchmarks.results import CHECKOUT, Json, table
@@ -20,6 +24,8 @@ from benchmarks.results import CHECKOUT, Json, table
 PAGE: Final = CHECKOUT / "docs" / "performance.md"
 BEGIN: Final = "<!-- measured: begin -->"
 END: Final = "<!-- measured: end -->"
+CHARTS: Final = "charts"
+REPORTS: Final = ("floor", "load", "latency", "peer", "growth")
 CLASS_TITLES: Final = {
     "durable": "Durable: answered after the record is on disk (RocketMQ: SYNC_FLUSH)",
     "async": "Page cache: answered before the record is on disk (RocketMQ: ASYNC_FLUSH)",
@@ -36,10 +42,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
     chosen = parser.parse_args(arguments)
-    reports = {name: results.load(name, directory=chosen.results) for name in ("floor", "load", "peer")}
+    found = {name: results.load(name, directory=chosen.results) for name in REPORTS}
+    reports = {name: report for name, report in found.items() if report}
     text = chosen.page.read_text(encoding="utf-8")
-    chosen.page.write_text(replace_measured(text, measured({k: r for k, r in reports.items() if r})), encoding="utf-8")
+    chosen.page.write_text(replace_measured(text, measured(reports)), encoding="utf-8")
     print(chosen.page)
+    for name, drawing in charts(reports).items():
+        place = chosen.page.parent / CHARTS / f"{name}.svg"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(drawing, encoding="utf-8")
+        print(place)
     return 0
 
 
@@ -63,10 +75,32 @@ def measured(reports: dict[str, Json]) -> str:
         plan = load["plan"]
         how = f"Medians of {plan['rounds']} rounds of {plan['seconds']:g} s each; ± is half of highest minus lowest."
         parts += ["### Under load", _provenance(load), how, *_classes(load, load_table)]
+    if latency := reports.get("latency"):
+        how = f"Medians of {latency['rounds']} rounds; a request counts from when it was due."
+        parts += ["### At fixed rates", _provenance(latency), how, *_classes(latency, latency_table)]
     if peer := reports.get("peer"):
         how = f"Medians of {peer['rounds']} rounds of 10 s each."
         parts += ["### RocketMQ's own benchmark programs", _provenance(peer), how, *_classes(peer, peer_table)]
+    if growth := reports.get("growth"):
+        how = f"Medians of {growth['rounds']} rounds of {growth['seconds']:g} s each, `{growth['flush']}`."
+        parts += ["### Growth", _provenance(growth), how]
+        parts += [growth_table(dimension, growth[dimension]) for dimension in DIMENSIONS if dimension in growth]
     return "\n\n".join(parts)
+
+
+def charts(reports: dict[str, Json]) -> dict[str, str]:
+    """Throughput of both brokers, one drawing for each durability class."""
+    drawings: dict[str, str] = {}
+    for flush in FLUSHES if "load" in reports else ():
+        measurements = reports["load"]["measurements"]
+        titles = dict.fromkeys(m["load"] for m in measurements if m["flush"] == flush)
+        rows = []
+        for title in titles:
+            sides = [load_benchmark.summary(measurements, flush, title, kind) for kind in (OURS, ROCKETMQ)]
+            rows.append((title, [side["rate"] if side else None for side in sides]))
+        if rows:
+            drawings[f"load-{flush}"] = bars(f"Messages per second, {flush}", ("KappaMQ", "RocketMQ"), rows, unit="/s")
+    return drawings
 
 
 def _classes(report: Json, to_table: Callable[[list[Json], str], str]) -> list[str]:
@@ -75,6 +109,8 @@ def _classes(report: Json, to_table: Callable[[list[Json], str], str]) -> list[s
     for flush in FLUSHES:
         if any(m["flush"] == flush for m in measurements):
             parts += [f"#### {CLASS_TITLES[flush]}", to_table(measurements, flush)]
+            if to_table is load_table:
+                parts.append(f"![Messages per second, {flush}]({CHARTS}/load-{flush}.svg)")
     if not any(m["broker"] == OURS for m in measurements):
         parts.append("Only RocketMQ was measured in this run.")
     return parts

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from xml.etree import ElementTree
+
 import pytest
 
+from benchmarks.growth import growth_table
+from benchmarks.latency import latency_table
 from benchmarks.load import load_table, summary
 from benchmarks.peer import parse_line
-from benchmarks.report import BEGIN, END, PAGE, PageError, measured, replace_measured
+from benchmarks.report import BEGIN, END, PAGE, PageError, charts, measured, replace_measured
 from benchmarks.results import Json, spread
 
 
@@ -56,6 +60,34 @@ def test_medians_ratio_and_spread() -> None:
     row = load_table(measurements, "async").splitlines()[2]
     assert [cell.strip() for cell in row.split("|")][1:5] == ["send", "200 ±50 %", "50 ±0 % !", "4.00"]
     assert summary(measurements, "durable", "send", "kappamq") is None
+
+
+def test_growth_is_compared_with_the_first_size() -> None:
+    rows = [
+        {"size": size, "rate": rate, "p50": 1.0, "p99": 2.0, "p99_9": 3.0, "private_mb": 40.0}
+        for size, rate in (("1 topics", 200.0), ("100 topics", 150.0))
+    ]
+    line = growth_table("topics", rows).splitlines()[3]
+    assert [cell.strip() for cell in line.split("|")][1:4] == ["100 topics", "150", "0.75"]
+
+
+def test_latency_has_a_row_per_rate_and_broker() -> None:
+    figures = {"answered": 999.0, "unanswered": 2, "p50": 10.0, "p99": 20.0, "p99_9": 30.0, "max": 40.0}
+    measurements = [
+        {"flush": "durable", "broker": broker, "rate": 1000, **figures} for broker in ("kappamq", "rocketmq")
+    ]
+    lines = latency_table(measurements, "durable").splitlines()[2:]
+    assert [line.split("|")[2].strip() for line in lines] == ["kappamq", "rocketmq"]
+    assert lines[0].split("|")[-2].strip() == "2"
+
+
+def test_charts_show_both_brokers_and_escape_names() -> None:
+    measurements = [measurement("kappamq", 2e6) | {"load": "a < b"}, measurement("rocketmq", 5e5) | {"load": "a < b"}]
+    drawing = charts({"load": {"measurements": measurements}})["load-async"]
+    assert "a &lt; b" in drawing
+    assert "2.00 M /s" in drawing
+    assert "500 k /s" in drawing
+    ElementTree.fromstring(drawing)
 
 
 def measurement(broker: str, rate: float, *, refusals: str = "") -> Json:
