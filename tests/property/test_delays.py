@@ -193,6 +193,93 @@ def test_a_clock_set_back_makes_timed_messages_wait_for_their_instant() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("is_enqueued", [True, False], ids=["in the wheel", "not yet in the wheel"])
+@pytest.mark.parametrize("step_ms", [3_600_123, 2_000, 86_400_000 * 400])
+@pytest.mark.parametrize("delay", [{"TIMER_DELAY_SEC": "10"}, {"TIMER_DELAY_MS": "10000"}], ids=["s", "ms"])
+def test_a_clock_set_forward_does_not_hasten_delays_but_follows_instants(
+    delay: dict[str, str], step_ms: int, is_enqueued: bool
+) -> None:
+    async def scenario() -> None:
+        broker = CrashingBroker()
+        await broker.start()
+        await broker.send(b"delay", **delay)
+        await broker.send(b"instant", TIMER_DELIVER_MS=str(broker.clock.now_ms() + 10_000))
+        if is_enqueued:
+            await broker.deliver()
+        broker.clock.advance(ms=1000)
+        broker.clock.step(ms=step_ms)
+        await broker.send(b"afterwards", **delay)
+        for _ in range(8):
+            broker.clock.advance(ms=1000)
+            await broker.deliver()
+            expected = {b"instant"} if step_ms > 9000 else set()
+            assert expected <= broker.counts().keys() <= {b"instant"}
+        broker.clock.advance(ms=900)
+        await broker.deliver()
+        assert broker.counts().keys() <= {b"instant"}  # After 9.9 s.
+        broker.clock.advance(ms=1200)  # And a second for the rounding, after a step that is not of whole seconds.
+        await broker.deliver()
+        assert b"delay" in broker.counts()
+        broker.clock.advance(ms=2000)
+        await broker.deliver()
+        assert broker.counts() == {b"delay": 1, b"instant": 1, b"afterwards": 1}
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_restart_keeps_what_was_put_off_and_a_clock_put_right_loses_nothing() -> None:
+    async def scenario() -> None:
+        broker = CrashingBroker()
+        await broker.start()
+        await broker.send(b"a", TIMER_DELAY_MS="10000")
+        await broker.send(b"b", TIMER_DELAY_MS="100000")
+        await broker.deliver()
+        broker.clock.step(ms=60_000)
+        broker.clock.advance(ms=2000)
+        await broker.deliver()  # The slot of a is over by the new time: it is stored again for a minute later.
+        await broker.stop()
+        await broker.start()
+        broker.clock.advance(ms=2000)
+        await broker.deliver()
+        assert not broker.counts()
+        broker.clock.step(ms=-60_000)
+        for _ in range(70):
+            broker.clock.advance(ms=1000)
+            await broker.deliver()
+        assert broker.counts() == {b"a": 1}  # Late by the step at most.
+        broker.clock.advance(ms=100_000)
+        await broker.deliver()
+        assert broker.counts() == {b"a": 1, b"b": 1}
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_clock_set_back_loses_no_delay() -> None:
+    async def scenario() -> None:
+        broker = CrashingBroker()
+        await broker.start()
+        await broker.send(b"a", TIMER_DELAY_SEC="5")
+        broker.clock.advance(ms=1000)
+        await broker.deliver()
+        broker.clock.step(ms=-60_000)
+        await broker.send(b"b", TIMER_DELAY_SEC="5")
+        for _ in range(4):
+            broker.clock.advance(ms=1000)
+            await broker.deliver()
+            assert not broker.counts()
+        broker.clock.advance(ms=2000)
+        await broker.deliver()
+        assert broker.counts() == {b"b": 1}
+        broker.clock.advance(ms=60_000)  # Longer by the step, but not lost.
+        await broker.deliver()
+        assert broker.counts() == {b"a": 1, b"b": 1}
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
 def test_timer_files_that_are_gone_are_made_again() -> None:
     async def before(broker: CrashingBroker) -> None:
         await broker.start()

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from kappamq.broker.clock_steps import STEP_MS, ClockSteps
 from kappamq.broker.deliveries import Snapshot
 from kappamq.broker.placing import delivery_of
 from kappamq.clock import Clock
@@ -37,8 +38,6 @@ BATCH_MAX: Final = 512
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 RETRY_SECONDS: Final = 0.1
 SLEEP_SECONDS_MAX: Final = 60.0
-STEP_MS: Final = 1000
-"""Wall clock against monotonic clock: a difference that grows by more than this at once is a step."""
 DELIVERIES_PER_VERSION: Final = 200
 
 StoreRecords = Callable[[Sequence[NewRecord]], Awaitable[object]]
@@ -94,7 +93,7 @@ class Delays:
         self._gate = gate
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, start=1)]
         self._wake = asyncio.Event()
-        self._skew_ms = self._skew()
+        self._clock_steps = ClockSteps(clock)
         self._delivered = 0
         self.version = DataVersion(timestamp=clock.now_ms())
 
@@ -237,21 +236,16 @@ class Delays:
 
     # ── Steps of the clock ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _skew(self) -> int:
-        return self._clock.now_ms() - int(self._clock.monotonic() * 1000)
-
     def _notice_step(self, arrivals: Sequence[Arrival]) -> None:
         """Remember by how much the wall clock stepped, and which messages were stored before it did."""
-        skew_ms = self._skew()
-        step_ms, self._skew_ms = skew_ms - self._skew_ms, skew_ms
-        if abs(step_ms) <= STEP_MS:
+        step_ms = self._clock_steps.notice()
+        if not step_ms:
             return
         log.warning("the clock stepped: delays go on as if it had not step_ms=%d", step_ms)
-        now_ms = self._clock.now_ms()
         for level in self._levels:
             end = self._store.max_offset(SCHEDULE_TOPIC, level.number - 1)
             for arrival in arrivals:
-                is_after = abs(arrival.stored_at_ms - now_ms) < abs(arrival.stored_at_ms + step_ms - now_ms)
+                is_after = self._clock_steps.is_after(step_ms, arrival.stored_at_ms)
                 if arrival.queue_id == level.number - 1 and is_after:
                     end = min(end, arrival.queue_offset)
             if end > level.next:

@@ -8,7 +8,9 @@ What is further away than the roll window is stored again when the window is ove
 the log. Only positions of one slot are ever in memory, eight bytes for each message.
 
 Time is the wall clock: an instant is an instant, and a delay is turned into one when the message is sent. When the
-clock is set back, slots that are ahead by the new time wait for it; when it is set forward, all that is due comes.
+clock is set back, slots that are ahead by the new time wait for it; when it is set forward, all that is due comes, but
+for messages that were sent with a delay: they are stored again for an instant that is later by the step. So a delay is
+never cut short while the broker runs; a clock set back makes it longer. A start knows only the wall clock.
 
 Nothing here holds the only copy of anything. Progress is saved every few seconds (`deliveries`), units behind the last
 save are found in the timer log, and messages behind its end in the timer topic; what was delivered meanwhile is known
@@ -23,12 +25,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from kappamq.broker.clock_steps import ClockSteps
 from kappamq.broker.delays import StoreRecords, Waiting
 from kappamq.broker.deliveries import Snapshot
 from kappamq.broker.placing import TIMER_PRECISION_MS, copy_of, delivery_of
 from kappamq.broker.recalls import delete_key
 from kappamq.broker.timer_files import DELETE, LOG_FILE_BYTES, ROLL, SLOTS, Slot, TimerCheck, TimerLog, TimerWheel, Unit
-from kappamq.clock import Clock
+from kappamq.clock import Clock, elapsed_ms
 from kappamq.errors import InvalidMessage, KappaError, StorageError
 from kappamq.kernel import java_hash
 from kappamq.model.message import StoredMessage
@@ -50,6 +53,9 @@ RETRY_SECONDS: Final = 0.2
 _AT_ONCE_MS: Final = 2**63 - 1
 """RocketMQ: the enqueue time of a message that was due before it came into the wheel."""
 _SPARE_SLOTS: Final = 60
+STEPS_MAX: Final = 100
+"""Steps of the clock that are remembered."""
+_DELAYS: Final = frozenset({Name.TIMER_DELAY_SECONDS, Name.TIMER_DELAY_MS})
 _SPARE_PROPERTY_BYTES: Final = 200
 
 
@@ -107,6 +113,10 @@ class Timers:
         """Log offsets of records whose copies are stored already."""
         self._work: _SlotWork | None = None
         self._wake = asyncio.Event()
+
+        self._clock_steps = ClockSteps(clock)
+        self._steps: tuple[tuple[int, int, int], ...] = ()
+        """(log offset, ms, elapsed ms): records before it were stored before the clock stepped by so many ms."""
 
     # ── Start and end ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -211,7 +221,9 @@ class Timers:
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Messages began to wait: they want to get into the wheel before their tick."""
-        if any(arrival.topic == TIMER_TOPIC for arrival in arrivals):
+        mine = [arrival for arrival in arrivals if arrival.topic == TIMER_TOPIC]
+        if mine:
+            self._notice_step(mine)
             self._wake.set()
 
     async def run_forever(self) -> None:
@@ -232,6 +244,7 @@ class Timers:
 
     async def run_once(self) -> None:
         """Do all that can be done now."""
+        self._notice_step(())
         if self._read_ms > self._now_tick():
             # The clock was set back. Slots from its new time on may get units again; those dealt with are empty.
             self._read_ms = self._now_tick()
@@ -240,6 +253,31 @@ class Timers:
 
     def _now_tick(self) -> int:
         return self._clock.now_ms() // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+
+    def _notice_step(self, arrivals: Sequence[Arrival]) -> None:
+        step_ms = self._clock_steps.notice()
+        if not step_ms:
+            return
+        log.warning("the clock stepped: timed messages follow it, delays do not step_ms=%d", step_ms)
+        after = [each.log_offset for each in arrivals if self._clock_steps.is_after(step_ms, each.stored_at_ms)]
+        now = elapsed_ms(self._clock)
+        # Whatever waits longer than the roll window is stored again within it, with the steps taken into account.
+        kept = [step for step in self._steps if now - step[2] < 2 * self._window_ms]
+        self._steps = (*kept, (min(after, default=self._store.written), step_ms, now))[-STEPS_MAX:]
+
+    def _stepped_ms(self, message: StoredMessage) -> int:
+        """By how much the clock stepped while a message waited that was sent with a delay; 0 for an instant."""
+        if not self._steps or _DELAYS.isdisjoint(message.properties):
+            return 0
+        return sum(step_ms for end, step_ms, _ in self._steps if message.log_offset < end)
+
+    def _due_copy(self, message: StoredMessage, enqueued_ms: int) -> NewRecord | None:
+        """What is stored when a message's slot is over: the message at its address, or again here for later."""
+        now_ms = self._clock.now_ms()
+        stepped_ms = self._stepped_ms(message)
+        if stepped_ms > 0 and _stepped_tick(message, stepped_ms) >= self._now_tick():
+            return _postponed_copy(message, stepped_ms)
+        return _delivered_copy(message, enqueued_ms, now_ms)
 
     # ── Into the wheel ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -279,7 +317,7 @@ class Timers:
                 tick_ms = _tick_of(message)
                 is_delete = Name.TIMER_DELETE_ID in message.properties
                 if tick_ms < open_from_ms:
-                    record = None if is_delete else _delivered_copy(message, _AT_ONCE_MS, self._clock.now_ms())
+                    record = None if is_delete else self._due_copy(message, _AT_ONCE_MS)
                     at_once += [record] if record is not None else []
                 else:
                     unit = self._unit(message, tick_ms, now_tick, is_delete=is_delete)
@@ -298,7 +336,9 @@ class Timers:
             span_ms = self._window_ms // 2 if excess_ms < self._window_ms // 3 else self._window_ms
             slot_ms = now_tick + span_ms // TIMER_PRECISION_MS * TIMER_PRECISION_MS
         topic_hash = java_hash(message.properties.get(Name.REAL_TOPIC, ""))
-        return Unit(-1, magic, now_tick, slot_ms - now_tick, message.log_offset, message.size, topic_hash)
+        # A slot that is long over, as after a month of standstill, would be too far from now for the field.
+        written_ms = min(now_tick, slot_ms)
+        return Unit(-1, magic, written_ms, slot_ms - written_ms, message.log_offset, message.size, topic_hash)
 
     def _write_units(self, units: list[tuple[int, Unit]]) -> None:
         """Write units, then chain them to their slots: a crash in between is mended by reading the timer log."""
@@ -387,8 +427,12 @@ class Timers:
                 continue
             if _keys_of(message) & work.deletes:
                 continue
-            make = _rolled_copy if unit.magic & ROLL else _delivered_copy
-            record = make(message, unit.written_at_ms, self._clock.now_ms())
+            record: NewRecord | None
+            if unit.magic & ROLL:
+                stepped_ms = self._stepped_ms(message)
+                record = _rolled_copy(message, unit.written_at_ms, self._clock.now_ms(), stepped_ms=stepped_ms)
+            else:
+                record = self._due_copy(message, unit.written_at_ms)
             if record is None:
                 log.error("timed message dropped: it has no address log_offset=%d", message.log_offset)
                 continue
@@ -438,6 +482,11 @@ def _tick_of(message: StoredMessage) -> int:
     return int(text) // TIMER_PRECISION_MS * TIMER_PRECISION_MS if text.isdecimal() else 0
 
 
+def _stepped_tick(message: StoredMessage, stepped_ms: int) -> int:
+    """The slot of a message that waited while the clock stepped: rounded up, so that it is not early."""
+    return max(0, -(-(_tick_of(message) + stepped_ms) // TIMER_PRECISION_MS) * TIMER_PRECISION_MS)
+
+
 def _keys_of(message: StoredMessage) -> set[str]:
     """What a recall may name this message by. RocketMQ: the unique id, with the topic in 5.3.2 and 5.3.3."""
     unique_id = message.properties.get(Name.UNIQUE_ID, "")
@@ -449,11 +498,19 @@ def _delivered_copy(message: StoredMessage, enqueued_ms: int, now_ms: int) -> Ne
     return record and _with_times(record, message, enqueued_ms, now_ms)
 
 
-def _rolled_copy(message: StoredMessage, enqueued_ms: int, now_ms: int) -> NewRecord:
+def _rolled_copy(message: StoredMessage, enqueued_ms: int, now_ms: int, *, stepped_ms: int = 0) -> NewRecord:
+    if stepped_ms:
+        return _postponed_copy(message, stepped_ms)
     record = copy_of(message, topic=TIMER_TOPIC, queue_id=0)
     rolls = message.properties.get(Name.TIMER_ROLL_TIMES, "0")
     times = str(int(rolls) + 1 if rolls.isdecimal() else 1)
     return _with_times(record, message, enqueued_ms, now_ms, {Name.TIMER_ROLL_TIMES: times})
+
+
+def _postponed_copy(message: StoredMessage, stepped_ms: int) -> NewRecord:
+    """The message for the instant that its delay ends at by the new time."""
+    properties = message.properties | {Name.TIMER_OUT_MS: str(_stepped_tick(message, stepped_ms))}
+    return copy_of(message, topic=TIMER_TOPIC, queue_id=0, properties=properties)
 
 
 def _with_times(
