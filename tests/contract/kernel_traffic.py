@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kappamq.wire.command import Command, HeaderType
 from kappamq.wire.frame import encode_frame
-from kappamq.wire.headers import SendRequest, SendRequestV1, encode_fields
+from kappamq.wire.headers import PullRequest, SendRequest, SendRequestV1, encode_fields
 
 TOPICS = {b"Orders": 4, b"T": 1, "日本".encode(): 2, b"Closed": 0}
 STAMP = b"MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
@@ -117,6 +117,52 @@ def sends(draw: st.DrawFn) -> bytes:
         language=draw(st.sampled_from(("JAVA", "PYTHON", "GO"))),
         header_type=draw(st.sampled_from((HeaderType.JSON, HeaderType.BINARY))),
     )
+    return _written(draw, command)
+
+
+_PULL_TWISTS = ("field", "more fields", "fewer fields", "code", "flag", "body", "group")
+
+
+@st.composite
+def pulls(draw: st.DrawFn) -> bytes:
+    """One frame with a pull; two of three are plain."""
+    twist = draw(st.sampled_from(("",) * (2 * len(_PULL_TWISTS)) + _PULL_TWISTS))
+    topic = draw(st.sampled_from(("Orders", "Orders", "T", "T", "Closed", "New")))
+    request = PullRequest(
+        group="读者" if twist == "group" else draw(st.sampled_from(("reader", "reader", "new", "off"))),
+        topic=topic,
+        queue_id=draw(st.sampled_from((0, 0, 0, 1, 3, 4, -1))),
+        start=draw(st.sampled_from((0, 0, 0, 1, 2, 5, -1, 2**63 - 1))),
+        count_max=draw(st.sampled_from((32, 32, 1, 2, 0, -5))),
+        flags=draw(st.sampled_from((0, 1, 2, 4, 4, 5, 6, 7, 0x17))),
+        committed_offset=draw(st.sampled_from((0, 3, -1))),
+        suspend_ms=draw(st.sampled_from((0, 1000))),
+        subscription=draw(st.sampled_from((None, "*", "*", "*", "", "a", "a || b", "a > 1"))),
+        subscription_version=draw(st.sampled_from((0, 7))),
+        expression_type=draw(st.sampled_from((None, "TAG", "TAG", "", "SQL92", "other"))),
+        bytes_max=draw(st.sampled_from((None, 100))),
+        broker=draw(st.sampled_from((None, "broker-a"))),
+    )
+    fields = encode_fields(request)
+    if twist == "field":
+        name = draw(st.sampled_from(sorted(fields)))
+        fields[name] = draw(st.sampled_from(("", "-0", "007", "9" * 19, "9" * 20, "2147483648", " 1", "é", '"')))
+    if twist == "more fields":
+        fields[draw(st.sampled_from(("AccessKey", "z", "b", "properties")))] = "x"
+    if twist == "fewer fields":
+        fields.pop(draw(st.sampled_from(sorted(fields))))
+    command = Command(
+        code=draw(st.sampled_from((310, 10, 12))) if twist == "code" else draw(st.sampled_from((11, 11, 361))),
+        request_id=draw(st.sampled_from((0, 1, -5, 2**31 - 1))),
+        fields=fields,
+        body=b"body" if twist == "body" else b"",
+        flag=draw(st.sampled_from((1, 2, 4))) if twist == "flag" else 0,
+        header_type=draw(st.sampled_from((HeaderType.JSON, HeaderType.BINARY))),
+    )
+    return _written(draw, command)
+
+
+def _written(draw: st.DrawFn, command: Command) -> bytes:
     if command.header_type is HeaderType.JSON and draw(st.booleans()):
         return _written_otherwise(draw, command)
     return encode_frame(command)
@@ -148,7 +194,8 @@ def framed(kind: int, header: bytes, body: bytes) -> bytes:
 @st.composite
 def reads(draw: st.DrawFn) -> bytes:
     """What one read may bring: frames, perhaps with a byte changed, perhaps cut short."""
-    data = bytearray(b"".join(draw(st.lists(sends(), max_size=5))))
+    kind = draw(st.sampled_from((sends(), sends(), pulls(), sends() | pulls())))
+    data = bytearray(b"".join(draw(st.lists(kind, max_size=5))))
     if data and not draw(st.integers(0, 3)):
         for _ in range(draw(st.integers(1, 3))):
             data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))

@@ -13,26 +13,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kappamq.broker.appender import Appender
+from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.fast_lane import FastLane
+from kappamq.broker.fast_pulls import FastPulls
 from kappamq.broker.groups import Groups
+from kappamq.broker.handlers.pull import PullHandlers, PullRules
 from kappamq.broker.handlers.send import SendHandlers, SendRules
 from kappamq.broker.locks import QueueLocks
+from kappamq.broker.members import Members
 from kappamq.broker.placing import PlacingRules
 from kappamq.broker.router import Router
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import BuiltInTopics, Topics
-from kappamq.clock import ManualClock
-from kappamq.model.config import Permission
+from kappamq.clock import Clock, ManualClock
+from kappamq.model.config import GroupConfig, Permission
 from kappamq.model.ids import pack_host
+from kappamq.model.subscription import ClientConnection, ConsumerMembership, Subscription
 from kappamq.net.connection import Connection, ConnectionLimits
 from kappamq.store.check import check_store
 from kappamq.store.store import Store
 from kappamq.wire.command import Command
 from kappamq.wire.frame import FrameDecoder, encode_frame
-from kappamq.wire.headers import SendRequest
-from tests.contract.kernel_traffic import reads, sends
+from kappamq.wire.headers import PullRequest, SendRequest
+from tests.contract.kernel_traffic import pulls, reads, sends
 from tests.faults.records import small_settings
 
+SETTLE_STEPS = 1000
 PLAIN = "UNIQ_KEY\x01ID{}\x02TAGS\x01a\x02"
 
 
@@ -70,11 +76,20 @@ class Desk:
     """The sending half of a broker over a real store, with or without the fast lane."""
 
     def __init__(
-        self, root: Path, tasks: asyncio.TaskGroup, *, has_lane: bool, unanswered_max: int = 8192, room: int = 100_000
+        self,
+        root: Path,
+        tasks: asyncio.TaskGroup,
+        *,
+        has_lane: bool,
+        unanswered_max: int = 8192,
+        room: int = 100_000,
+        hot_bytes: int = 1 << 30,
     ) -> None:
         clock = ManualClock()
         self.root = root
-        self.settings = small_settings(visible="written", segment_bytes=1 << 17, message_bytes_max=50)
+        self.settings = small_settings(
+            visible="written", segment_bytes=1 << 17, message_bytes_max=50, hot_bytes=hot_bytes
+        )
         self.store = Store.open(root, self.settings, clock=clock)
         built_in = BuiltInTopics(cluster="c", broker="b", template_queues=4, auto_create=True, delay_levels=18)
         self.topics = Topics(built_in, clock=clock, on_change=lambda: None)
@@ -87,7 +102,8 @@ class Desk:
             self.store,
             clock=clock,
             durable=False,
-            on_arrivals=lambda _: None,
+            on_arrivals=lambda arrivals: self.pulls.parked.wake(arrivals),
+            on_run=lambda batch: self.pulls.parked.wake_run(batch),
             unacknowledged_max=room,
             flush_timeout_seconds=5,
         )
@@ -102,9 +118,12 @@ class Desk:
             placing=PlacingRules(delay_levels=18, timer_enabled=True, timer_max_delay_seconds=3600),
             reject_transactions=False,
         )
+        self.groups = Groups(auto_create=True, clock=clock, on_change=lambda: None)
+        self.groups.put(GroupConfig(group_name="reader"))
+        self.groups.put(GroupConfig(group_name="off", consume_enable=False))
         handlers = SendHandlers(
             topics=self.topics,
-            groups=Groups(auto_create=True, clock=clock, on_change=lambda: None),
+            groups=self.groups,
             locks=QueueLocks(clock=clock, lease_seconds=60),
             appender=self.appender,
             statistics=self.statistics,
@@ -112,23 +131,68 @@ class Desk:
             clock=clock,
             check_transactions=lambda: None,
         )
+        self._build_pulls(tasks, clock)
         self.lane = FastLane(
             topics=self.topics,
             appender=self.appender,
             statistics=self.statistics,
             segment_bytes=self.settings.segment_bytes,
+            pulls=FastPulls(
+                handlers=self.pulls,
+                topics=self.topics,
+                groups=self.groups,
+                members=self.members,
+                offsets=self.offsets,
+                store=self.store,
+                statistics=self.statistics,
+            ),
         )
         self.lane.use(self.rules)
-        router = Router(tasks=tasks)
-        router.serve(handlers.table())
-        self.peer = Peer()
+        self._router = Router(tasks=tasks)
+        self._router.serve(handlers.table(), self.pulls.table())
+        self._limits = ConnectionLimits(unanswered_max=unanswered_max)
+        self._has_lane = has_lane
         self.bulk = 0
-        self.connection = Connection(
-            router,
-            limits=ConnectionLimits(unanswered_max=unanswered_max),
-            on_frames=self._on_frames if has_lane else None,
+        self.connection, self.peer = self.connect()
+
+    def _build_pulls(self, tasks: asyncio.TaskGroup, clock: Clock) -> None:
+        self.members = Members(clock=clock, timeout_seconds=120, on_change=lambda _: None)
+        self.offsets = CommittedOffsets(clock=clock)
+        self.pulls = PullHandlers(
+            topics=self.topics,
+            groups=self.groups,
+            members=self.members,
+            offsets=self.offsets,
+            store=self.store,
+            statistics=self.statistics,
+            rules=PullRules(
+                permission=6,
+                count_max=4,
+                bytes_max=700,
+                cold_bytes_max=700,
+                long_polling=True,
+                short_polling_ms=1000,
+                sql_filter=True,
+                filter_retries=True,
+                slave_read=False,
+                hot_bytes=1 << 30,
+            ),
+            clock=clock,
+            parked_max=100,
+            tasks=tasks,
         )
-        self.connection.connection_made(self.peer)
+
+    def connect(self) -> tuple[Connection, "Peer"]:
+        """One more client; its group reads all of one topic and one tag of another."""
+        peer = Peer()
+        connection = Connection(
+            self._router, limits=self._limits, on_frames=self._on_frames if self._has_lane else None
+        )
+        connection.connection_made(peer)
+        subscriptions = (Subscription(topic="Orders", sub_version=3), Subscription(topic="T", sub_string="a"))
+        membership = ConsumerMembership(group="reader", subscriptions=subscriptions)
+        self.members.join_consumer(membership, ClientConnection(client_id="c", address="a"), connection)
+        return connection, peer
 
     def _on_frames(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
         end = self.lane(connection, buffer, at, count_max)
@@ -139,8 +203,12 @@ class Desk:
         self.connection.data_received(data)
         for _ in range(20):  # A backlog goes on in later turns of the loop.
             await asyncio.sleep(0)
+        for _ in range(SETTLE_STEPS):
+            if self.connection._unanswered <= len(self.pulls.parked):
+                break
+            await asyncio.sleep(0.001)  # Records that are not in memory are read by a thread.
 
-    def close(self) -> tuple[dict[str, bytes], bytes, bool, tuple[int, int, int], Any]:
+    def close(self) -> tuple[Any, ...]:
         """Everything that can be seen from outside."""
         self.store.close()
         assert not check_store(self.root, self.settings).violations
@@ -155,8 +223,9 @@ class Desk:
             contents,
             self.peer.received,
             self.peer.is_gone,
-            (counted.put_count, counted.put_bytes, counted.put_failed),
+            (counted.put_count, counted.put_bytes, counted.put_failed, counted.get_count, counted.get_miss),
             {key: (item.value, item.times) for key, item in counted._items.items()},
+            (list(self.offsets.items()), self.offsets._pulled, len(self.pulls.parked), sorted(self.groups.table())),
         )
 
 
@@ -199,6 +268,85 @@ def test_broken_bytes_end_the_connection_in_both(data: bytes) -> None:
     if not lane[2]:
         # Of a read that breaks the protocol the lane may have stored what came before the fault.
         assert lane == ordinary
+
+
+@relaxed
+@given(
+    st.lists(st.lists(sends() | pulls(), max_size=6).map(b"".join), max_size=5),
+    st.sampled_from((8192, 3)),
+    st.sampled_from((1 << 30, 500)),
+)
+def test_pulls_are_answered_alike(data: list[bytes], unanswered_max: int, hot_bytes: int) -> None:
+    limits = {"unanswered_max": unanswered_max, "hot_bytes": hot_bytes}
+    lane, ordinary = (list(asyncio.run(outcome(data, has_lane=has_lane, **limits))) for has_lane in (True, False))
+    for seen in (lane, ordinary):
+        # Who is woken first among those who wait, and when a thread is done, is open.
+        seen[1] = sorted(map(encode_frame, FrameDecoder().feed(seen[1])))
+    assert lane == ordinary
+
+
+def pull_frame(number: int, *, start: int = 0, **changes: Any) -> bytes:
+    values: dict[str, Any] = {"group": "reader", "topic": "Orders", "queue_id": 0, "count_max": 32, "flags": 2}
+    command = PullRequest(**values | {"start": start, "suspend_ms": 1000} | changes).command()
+    command.request_id = number
+    return encode_frame(command)
+
+
+def test_pulls_leave_the_lane_where_they_have_to_wait(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        await desk.receive(frame(1) + frame(2))
+        await desk.receive(pull_frame(3) + pull_frame(4, start=2) + pull_frame(5, start=1))
+        assert [(reply.request_id, reply.code) for reply in answers(desk)] == [(1, 0), (2, 0), (3, 0), (5, 0)]
+        assert answers(desk)[2].fields["nextBeginOffset"] == "2"
+        assert len(desk.pulls.parked) == 1
+        await desk.receive(frame(6))
+        assert [reply.request_id for reply in answers(desk)[4:]] == [6, 4]
+        assert desk.statistics.get_count == 4
+
+    run(play, tmp_path)
+
+
+def test_a_group_that_changes_is_looked_at_again(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        await desk.receive(frame(1))
+        await desk.receive(pull_frame(2))
+        assert answers(desk)[-1].code == 0
+        desk.groups.put(GroupConfig(group_name="reader", consume_enable=False))
+        await desk.receive(pull_frame(3))
+        assert answers(desk)[-1].code == 16
+        desk.groups.put(GroupConfig(group_name="reader"))
+        desk.members.lost(desk.connection)
+        await desk.receive(pull_frame(4))
+        assert answers(desk)[-1].code == 24
+
+    run(play, tmp_path)
+
+
+def test_a_reset_is_told_by_the_handlers(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        await desk.receive(frame(1) + frame(2))
+        desk.offsets.reset("Orders", "reader", 0, 1)
+        await desk.receive(pull_frame(3) + pull_frame(4))
+        assert [(reply.code, reply.fields["nextBeginOffset"]) for reply in answers(desk)[2:]] == [(21, "1"), (0, "2")]
+
+    run(play, tmp_path)
+
+
+def test_sends_of_one_turn_share_an_append(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        other, other_peer = desk.connect()
+        before = len(desk.store._pending)
+        desk.connection.data_received(frame(1))
+        other.data_received(frame(2) + frame(3))
+        desk.connection.data_received(frame(4))
+        desk.appender.write()
+        assert (len(desk.store._pending), desk.store.max_offset("Orders", 0)) == (before, 4)
+        await desk.receive(b"")
+        assert [reply.request_id for reply in answers(desk)] == [1, 4]
+        found = FrameDecoder().feed(other_peer.received)
+        assert [(reply.request_id, reply.fields["queueOffset"]) for reply in found] == [(2, "1"), (3, "2")]
+
+    run(play, tmp_path)
 
 
 def frame(number: int, *, text: str = PLAIN, queue_id: int = 0, **named: Any) -> bytes:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kappamq.kernel import reference
-from tests.contract.kernel_traffic import STAMP, TOPICS, framed, reads, sends
+from tests.contract.kernel_traffic import STAMP, TOPICS, framed, pulls, reads, sends
 
 compiled = pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
 
@@ -155,6 +155,72 @@ def test_a_scan_has_a_limit_of_targets() -> None:
         assert run.scan(data, topics={b"Wide": 1000}, count_max=200)[1] == 200
         assert run.scan(data, topics={b"Wide": 1000}, count_max=1000)[1] == reference.TARGETS_MAX
         assert len(run.targets) == reference.TARGETS_MAX
+
+
+@relaxed
+@given(
+    reads() | st.lists(pulls(), max_size=4).map(b"".join), st.sampled_from((100, 1)), st.sampled_from((1 << 20, 250))
+)
+def test_scan_takes_the_same_pulls(data: bytes, count_max: int, frame_bytes_max: int) -> None:
+    limits = {"count_max": count_max, "frame_bytes_max": frame_bytes_max}
+    assert compiled.scan_pulls(data, 0, **limits) == reference.scan_pulls(data, 0, **limits)
+
+
+def test_a_plain_pull_is_taken_whole() -> None:
+    names = '"consumerGroup":"g","topic":"T","queueId":"3","queueOffset":"7","maxMsgNums":"32","commitOffset":"5"'
+    data = framed(0, f'{{"code":11,"extFields":{{{names}}},"opaque":9}}'.encode(), b"")
+    for kernel in (reference, compiled):
+        end, found = kernel.scan_pulls(b"...." + data, 4, count_max=9, frame_bytes_max=1 << 20)
+        assert (end, found) == (4 + len(data), [(4, 9, 0, b"\x01g\x01T\x013\0\0\0\0", 7, 32, 5)])
+        with pytest.raises(ValueError):
+            kernel.scan_pulls(data, -1, count_max=9, frame_bytes_max=1 << 20)
+
+
+_UNIT = Struct(">qiq")
+_UNITS = st.lists(
+    st.tuples(st.integers(-2, 60) | st.sampled_from((2**63 - 1, -(2**63))), st.integers(0, 30), st.just(0)), max_size=6
+).map(lambda units: b"".join([_UNIT.pack(*unit) for unit in units]))
+_OFFSETS = st.sampled_from((0, 1, 12345, 2**62))
+_LOG = bytes(range(64))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((0, 1, -5, 2**31 - 1)),
+            st.sampled_from((0, 1)),
+            _UNITS | st.just(_UNIT.pack(10, 20, 0) + _UNIT.pack(30, 9, 0)),
+            st.sampled_from((_LOG, b"")),
+            st.sampled_from((0, 3, -1, 2**63 - 1)),
+            st.sampled_from((0, 5)),
+            _OFFSETS,
+            _OFFSETS,
+            _OFFSETS,
+        ),
+        max_size=4,
+    ),
+    st.sampled_from((1000, 25, 0)),
+    st.sampled_from((1000, 180)),
+    st.sampled_from((1000, 60)),
+)
+def test_pulls_are_gathered_alike(jobs: list[Any], bytes_max: int, frame_bytes_max: int, total_bytes_max: int) -> None:
+    limits: dict[str, Any] = {
+        "bytes_max": bytes_max,
+        "frame_bytes_max": frame_bytes_max,
+        "total_bytes_max": total_bytes_max,
+        "json": (b"<", b"|", b"|", b"|", b">"),
+        "binary": (b"<", b"|", b"|", b"|", b"|", b">"),
+    }
+    assert compiled.gather_pulls(jobs, **limits) == reference.gather_pulls(jobs, **limits)
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
+def test_pulls_of_entries_that_are_cut_short_are_refused(kernel: Any) -> None:
+    pieces = {"json": (b"",) * 5, "binary": (b"",) * 6}
+    with pytest.raises(ValueError):
+        kernel.gather_pulls(
+            [(1, 0, b"short", _LOG, 0, 0, 0, 0, 0)], bytes_max=1, frame_bytes_max=1, total_bytes_max=1, **pieces
+        )
 
 
 KEYS = st.lists(st.tuples(st.integers(0, 2**31 - 1) | st.integers(0, 12), st.integers(0, 2**62)), max_size=40).map(

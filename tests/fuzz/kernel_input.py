@@ -8,7 +8,7 @@ from typing import Any, Final
 from kappamq.kernel import reference
 from kappamq.wire.command import Command, HeaderType
 from kappamq.wire.frame import encode_frame
-from kappamq.wire.headers import SendRequest, SendRequestV1, encode_fields
+from kappamq.wire.headers import PullRequest, SendRequest, SendRequestV1, encode_fields
 
 TOPICS: Final = {b"Orders": 4, b"T": 1}
 HOST: Final = bytes((127, 0, 0, 1, 0, 0, 42, 159))
@@ -39,7 +39,8 @@ class Corpus:
 
     def next(self) -> bytes:
         source = self._random
-        data = bytearray(b"".join([self._send() for _ in range(source.randrange(1, FRAMES_MAX))]))
+        makers = source.choice(((self._send,), (self._send, self._pull), (self._pull,)))
+        data = bytearray(b"".join([source.choice(makers)() for _ in range(source.randrange(1, FRAMES_MAX))]))
         if source.random() < 0.3:
             return bytes(data)
         for _ in range(source.randrange(1, MUTATIONS_MAX)):
@@ -69,6 +70,27 @@ class Corpus:
             fields=encode_fields(request),
             body=source.randbytes(source.randrange(1, 80)),
             flag=source.choice((0, 2)),
+            header_type=source.choice((HeaderType.JSON, HeaderType.BINARY)),
+        )
+        return encode_frame(command)
+
+    def _pull(self) -> bytes:
+        source = self._random
+        request = PullRequest(
+            group="reader",
+            topic=source.choice(("Orders", "T", "New")),
+            queue_id=source.randrange(4),
+            start=source.getrandbits(source.choice((3, 63))),
+            count_max=source.choice((1, 32, -1)),
+            flags=source.randrange(8),
+            committed_offset=source.getrandbits(5),
+            subscription=source.choice((None, "*", "a || b")),
+            expression_type=source.choice((None, "TAG")),
+        )
+        command = Command(
+            code=source.choice((11, 361)),
+            request_id=source.getrandbits(31),
+            fields=encode_fields(request),
             header_type=source.choice((HeaderType.JSON, HeaderType.BINARY)),
         )
         return encode_frame(command)
@@ -115,6 +137,8 @@ def difference(data: bytes) -> tuple[str | None, int]:
             "gather_records at small offsets",
             lambda kernel: kernel.gather_records(_units(data), data, start=3, lowest=5, bytes_max=500),
         ),
+        ("scan_pulls", lambda kernel: kernel.scan_pulls(data, 0, count_max=100, frame_bytes_max=1 << 20)),
+        ("gather_pulls", lambda kernel: kernel.gather_pulls(_jobs(data), **_PULL_PIECES)),
         ("scan_sends", lambda kernel: _scanned(kernel, data, scan)),
     ]
     for name, call in pairs:
@@ -130,6 +154,24 @@ def _scanned(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[Any, bytes
     kernel.scan_sends(data, 0, rows, texts, targets, source=0, **scan)
     taken = kernel.scan_sends(data, 0, rows, texts, targets, source=1, **scan)
     return taken, bytes(rows), bytes(texts), list(targets)
+
+
+_PULL_PIECES: Final[dict[str, Any]] = {
+    "bytes_max": 500,
+    "frame_bytes_max": 600,
+    "total_bytes_max": 1000,
+    "json": (b"a",) * 5,
+    "binary": (b"b",) * 6,
+}
+
+
+def _jobs(data: bytes) -> list[Any]:
+    """Pulls of entries that mostly lie within the input, and of entries that are some part of it."""
+    return [
+        (7, 0, _units(data[:40]), data, 0, 0, 3, 0, 9),
+        (-7, 1, _units(data[40:]), data, 3, 5, 1 << 40, 0, 1 << 50),
+        (8, 0, data[: len(data) // 20 * 20], data, 0, 0, 3, 0, 9),
+    ]
 
 
 def _units(data: bytes) -> bytes:

@@ -263,11 +263,10 @@ class Appender:
             entry = waiting.popleft()
             self._unacknowledged -= entry.count
             entry.answer(None)
-        arrivals = [arrival for batch in batches if isinstance(batch, Batch) for arrival in batch.arrivals]
-        if arrivals:
-            self._on_arrivals(arrivals)
         for batch in batches:
-            if isinstance(batch, RunBatch):
+            if isinstance(batch, Batch):
+                self._on_arrivals(batch.arrivals)
+            else:
                 self._on_run(batch)
 
     def expire(self) -> None:

@@ -14,6 +14,7 @@ from kappamq.broker.config_store import ConfigFile
 from kappamq.broker.delays import Delays
 from kappamq.broker.deliveries import Progress, waiting_since
 from kappamq.broker.fast_lane import FastLane
+from kappamq.broker.fast_pulls import FastPulls
 from kappamq.broker.groups import Groups
 from kappamq.broker.handlers.broker_admin import BrokerAdminHandlers
 from kappamq.broker.handlers.clients import ClientHandlers
@@ -89,12 +90,6 @@ class Assembly:
             unacknowledged_max=settings.unacknowledged_max,
             flush_timeout_seconds=settings.flush_timeout_seconds,
             on_run=lambda batch: self.pulls.parked.wake_run(batch),
-        )
-        self.lane = FastLane(
-            topics=self.topics,
-            appender=self.appender,
-            statistics=self.statistics,
-            segment_bytes=settings.store.segment_bytes,
         )
 
     # ── Tables ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,6 +205,21 @@ class Assembly:
             clock=self.clock,
             parked_max=self.settings.parked_pulls_max,
             tasks=tasks,
+        )
+        self.lane = FastLane(
+            topics=self.topics,
+            appender=self.appender,
+            statistics=self.statistics,
+            segment_bytes=self.settings.store.segment_bytes,
+            pulls=FastPulls(
+                handlers=self.pulls,
+                topics=self.topics,
+                groups=self.groups,
+                members=self.members,
+                offsets=self.offsets,
+                store=self.store,
+                statistics=self.statistics,
+            ),
         )
 
     def lost(self, connection: Connection) -> None:

@@ -72,6 +72,11 @@ class CommittedOffsets:
         self._set(topic, group, queue_id, offset)
         self._resets.setdefault((topic, group), {})[queue_id] = offset
 
+    @property
+    def has_resets(self) -> bool:
+        """Whether any reset waits to be noticed."""
+        return bool(self._resets)
+
     def take_reset(self, topic: str, group: str, queue_id: int) -> int | None:
         """The pending reset of a queue, which ends with this call."""
         resets = self._resets.get((topic, group))

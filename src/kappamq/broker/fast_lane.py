@@ -10,11 +10,14 @@ A run takes in what all connections send within one turn of the event loop: with
 under way each, they share the append as well as the sync.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kappamq.broker.appender import Appender
+from kappamq.broker.fast_pulls import FastPulls
 from kappamq.broker.handlers.send import SendRules
+from kappamq.broker.reply_pieces import ReplyPieces
 from kappamq.broker.router import answer_fault
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
@@ -28,7 +31,6 @@ from kappamq.net.connection import Connection
 from kappamq.store.plain_runs import PlainRun, RunBatch
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import ONE_WAY_FLAG, Command, HeaderType
-from kappamq.wire.header_codec import encode_header
 
 TOPICS_KNOWN_MAX: Final = 100_000
 """Names of topics that are remembered, with whether the lane may serve them."""
@@ -50,7 +52,16 @@ class _Run:
 class FastLane:
     """Offered to each connection as `on_frames`. Takes nothing before `use`."""
 
-    def __init__(self, *, topics: Topics, appender: Appender, statistics: Statistics, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        appender: Appender,
+        statistics: Statistics,
+        segment_bytes: int,
+        pulls: FastPulls | None = None,
+    ) -> None:
+        self._pulls = pulls
         self._topics = topics
         self._appender = appender
         self._statistics = statistics
@@ -60,22 +71,30 @@ class FastLane:
         self._rules: SendRules | None = None
         self._stamp = b""
         self._body_bytes_max = 0
-        self._replies: dict[int, _Replies] = {}
+        self._replies: dict[int, ReplyPieces] = {}
         self._turn: _Run | None = None
 
     def use(self, rules: SendRules) -> None:
-        """Follow these rules from now on."""
+        """Follow these rules for sends from now on."""
         self._rules = rules if rules.permission & Permission.WRITE else None
         self._turn = None
         self._stamp = rules.stamp.encode()
         # A record that does not fit a segment is for others to refuse.
         self._body_bytes_max = min(rules.message_bytes_max, self._segment_bytes - RECORD_OVERHEAD_MAX)
-        self._replies = {
-            code: _Replies(rules, code) for code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
-        }
+        self._replies = {code: _pieces(rules, code) for code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)}
 
     def __call__(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
-        """Take plain sends from `at` on; returns where they end."""
+        """Take plain sends and pulls from `at` on; returns where they end."""
+        while at < len(buffer):
+            after = self._take_sends(connection, buffer, at, count_max)
+            if after < len(buffer) and self._pulls is not None and count_max > 0:
+                after = self._pulls(connection, buffer, after, count_max)
+            if after == at:
+                break
+            at = after
+        return at
+
+    def _take_sends(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
         rules = self._rules
         if rules is None:
             return at
@@ -88,10 +107,12 @@ class FastLane:
             if room <= 0:
                 return at
             turn = self._turn
-            is_new = turn is None or turn.run is not self._appender.open_run or len(turn.run.texts) > RUN_TEXT_BYTES_MAX
-            if turn is None or is_new:
+            if turn is None or (
+                turn.run.count and (turn.run is not self._appender.open_run or len(turn.run.texts) > RUN_TEXT_BYTES_MAX)
+            ):
                 turn = self._turn = _Run(PlainRun(rules.store_host))
             run = turn.run
+            is_new = not run.count
             at, count, answers, unknown = scan_sends(
                 buffer,
                 at,
@@ -170,31 +191,11 @@ class FastLane:
             answer_fault(turn.askers[source][0], request, fault)
 
 
-class _Replies:
-    """What stands around the values of a reply, in both header encodings: cut out of a reply with marks as values."""
+def _pieces(rules: SendRules, code: ResponseCode) -> ReplyPieces:
+    def reply(request: Command, values: Sequence[str]) -> Command:
+        fields = rules.reply_fields(
+            offset_ids=values[0], queue_id=values[1], queue_offset=values[2], unique_id=values[3]
+        )
+        return request.reply(code, fields=fields)
 
-    def __init__(self, rules: SendRules, code: ResponseCode) -> None:
-        marks = [chr(0xE000 + number) for number in range(4)]
-        fields = rules.reply_fields(offset_ids=marks[0], queue_id=marks[1], queue_offset=marks[2], unique_id=marks[3])
-        texts = [mark.encode() for mark in marks]
-        json = encode_header(Command(0, _MARK_ID, header_type=HeaderType.JSON).reply(code, fields=fields))
-        before, after = json.rsplit(str(_MARK_ID).encode(), 1)
-        a, b, c, d, e = _cut(before, texts)
-        self.json = (a, b, c, d, e, after)
-        binary = encode_header(Command(0, _MARK_ID, header_type=HeaderType.BINARY).reply(code, fields=fields))
-        # Code, language and version; request id; flag and an empty remark; length of the fields; the fields.
-        a, b, c, d, e = _cut(binary[21:], [len(text).to_bytes(4, "big") + text for text in texts])
-        self.binary = (binary[:5], binary[9:17], a, b, c, d, e)
-
-
-_MARK_ID: Final = 2_147_483_647
-
-
-def _cut(text: bytes, marks: list[bytes]) -> list[bytes]:
-    """Pieces of a text between marks that it holds once each, in order."""
-    pieces = []
-    for mark in marks:
-        piece, found, text = text.partition(mark)
-        assert found, "a reply does not name all of its values"
-        pieces.append(piece)
-    return [*pieces, text]
+    return ReplyPieces(4, reply)

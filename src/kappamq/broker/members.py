@@ -53,6 +53,8 @@ class Members:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Connection, Member]] = {}
         self._groups_of: dict[Connection, set[tuple[str, str]]] = {}
+        self.version = 0
+        """Grows whenever what a consumer group subscribes to, or how it consumes, may have changed."""
 
     # ── Joining and leaving ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -64,6 +66,7 @@ class Members:
         self, membership: ConsumerMembership, client: ClientConnection, connection: Connection, *, keep: bool = False
     ) -> None:
         """Take note of a consumer; with `keep` its subscriptions are not in the heartbeat and stay as they are."""
+        self.version += 1
         group = self._consumers.setdefault(membership.group, ConsumerGroup(membership.group))
         is_new = connection not in group.members
         group.members[connection] = Member(client, connection, self._clock.monotonic())
@@ -111,6 +114,7 @@ class Members:
             return
         group = self._consumers.get(name)
         if group is not None and group.members.pop(connection, None) is not None:
+            self.version += 1
             if not group.members:
                 del self._consumers[name]
             self._on_change(group)

@@ -3,10 +3,12 @@ from kappamq.kernel.reference import chain_keys as chain_keys
 from kappamq.kernel.reference import crc31 as crc31
 from kappamq.kernel.reference import encode_record as encode_record
 from kappamq.kernel.reference import encode_send_replies as encode_send_replies
+from kappamq.kernel.reference import gather_pulls as gather_pulls
 from kappamq.kernel.reference import gather_records as gather_records
 from kappamq.kernel.reference import java_hash as java_hash
 from kappamq.kernel.reference import java_hash_extend as java_hash_extend
 from kappamq.kernel.reference import link_heads as link_heads
 from kappamq.kernel.reference import place_sends as place_sends
+from kappamq.kernel.reference import scan_pulls as scan_pulls
 from kappamq.kernel.reference import scan_sends as scan_sends
 from kappamq.kernel.reference import split_frames as split_frames

@@ -4,6 +4,7 @@
 All input may come from the network: every read is checked against the end of its buffer before it happens.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -11,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 5
+INTERFACE = 6
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -314,30 +315,43 @@ cdef int64_t _get64(const uint8_t *at) noexcept nogil:
     return <int64_t>((<uint64_t>get32(at) << 32) | get32(at + 4))
 
 
+cdef Py_ssize_t _fitting(
+    const uint8_t *unit,
+    Py_ssize_t count,
+    int64_t log_bytes,
+    int64_t start,
+    int64_t lowest,
+    int64_t bytes_max,
+    int64_t *total,
+) noexcept nogil:
+    """How many of the records fit `bytes_max`, and what they take; -1 when one of them lies outside."""
+    cdef Py_ssize_t taken = 0
+    cdef int64_t at, size
+    total[0] = 0
+    while taken < count:
+        at = _get64(unit + taken * 20)
+        size = <int32_t>get32(unit + taken * 20 + 8)
+        if taken and total[0] + size > bytes_max:
+            break
+        # In this order nothing overflows: both offsets are at least 0 when they are subtracted.
+        if size <= 0 or at < lowest or at < start or start < 0 or at - start > log_bytes - size:
+            return -1
+        total[0] += size
+        taken += 1
+    return taken
+
+
 def gather_records(bytes units not None, log, *, int64_t start, int64_t lowest, int64_t bytes_max):
     cdef const uint8_t[::1] view = log
     cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
     cdef const uint8_t *source
     cdef uint8_t *out
-    cdef Py_ssize_t count = PyBytes_GET_SIZE(units) // 20
-    cdef Py_ssize_t index
-    cdef Py_ssize_t taken = 0
-    cdef int64_t log_bytes = view.shape[0]
-    cdef int64_t total = 0
-    cdef int64_t size, at
+    cdef Py_ssize_t index, taken
+    cdef int64_t total, size, at
     if PyBytes_GET_SIZE(units) % 20:
         raise ValueError("queue entries are cut short")
-    for index in range(count):
-        at = _get64(unit + index * 20)
-        size = <int32_t>get32(unit + index * 20 + 8)
-        if taken and total + size > bytes_max:
-            break
-        # In this order nothing overflows: both offsets are at least 0 when they are subtracted.
-        if size <= 0 or at < lowest or at < start or start < 0 or at - start > log_bytes - size:
-            return None
-        total += size
-        taken += 1
-    if not taken:
+    taken = _fitting(unit, PyBytes_GET_SIZE(units) // 20, view.shape[0], start, lowest, bytes_max, &total)
+    if taken <= 0:
         return None
     source = &view[0]
     data = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
@@ -355,7 +369,8 @@ def gather_records(bytes units not None, log, *, int64_t start, int64_t lowest, 
 cdef enum:
     TARGETS_MAX_C = 256
     FIELDS = 14
-    TEXT_FIELD = 8
+    PULL_FIELDS = 13
+    TEXT_FIELD = 8  # of a send: its properties, the one value that may hold anything
     FIXED_BYTES = 17  # of a binary header, up to and with the length of the remark
     BINARY = 1
     ONE_WAY = 2
@@ -409,6 +424,7 @@ cdef struct Cursor:
     const uint8_t *end
 
 cdef struct Header:
+    bint is_pull  # which names are fields
     int64_t code
     int64_t request_id
     int64_t flag
@@ -635,6 +651,26 @@ cdef Py_ssize_t _LONG_SIZES[14]
 _LONG_SIZES[:] = [13, 5, 12, 21, 7, 7, 13, 4, 10, 14, 8, 17, 5, 5]
 
 
+cdef const char *_PULL_NAMES[13]
+_PULL_NAMES[:] = [
+    b"consumerGroup",
+    b"topic",
+    b"queueId",
+    b"sysFlag",
+    b"subscription",
+    b"expressionType",
+    b"subVersion",
+    b"queueOffset",
+    b"maxMsgNums",
+    b"commitOffset",
+    b"suspendTimeoutMillis",
+    b"maxMsgBytes",
+    b"bname",
+]
+cdef Py_ssize_t _PULL_SIZES[13]
+_PULL_SIZES[:] = [13, 5, 7, 7, 12, 14, 10, 11, 10, 12, 20, 11, 5]
+
+
 cdef bint _is(const Span *text, const char *wanted, Py_ssize_t size) noexcept nogil:
     return text.size == size and memcmp(text.at, wanted, size) == 0
 
@@ -643,7 +679,12 @@ cdef int _field(const Span *name, Header *header) noexcept nogil:
     """Number of a field that was not given before; -1 for any other name."""
     cdef int number = -1
     cdef int index
-    if name.size == 1:
+    if header.is_pull:
+        for index in range(PULL_FIELDS):
+            if _is(name, _PULL_NAMES[index], _PULL_SIZES[index]):
+                number = index
+                break
+    elif name.size == 1:
         if 0x61 <= name.at[0] < 0x61 + FIELDS:
             number = name.at[0] - 0x61
             header.styles |= 1
@@ -657,6 +698,13 @@ cdef int _field(const Span *name, Header *header) noexcept nogil:
         return -1
     header.seen |= 1U << number
     return number
+
+
+cdef bint _read_header(Cursor *cursor, Header *header, uint32_t kind) noexcept nogil:
+    """Fill a header, for which `is_pull` is set; whether it is exact."""
+    header.code = header.request_id = header.flag = 0
+    header.seen = header.styles = 0
+    return _read_json(cursor, header) if kind == 0 else _read_binary(cursor, header)
 
 
 cdef bint _read_json(Cursor *cursor, Header *header) noexcept nogil:
@@ -714,7 +762,7 @@ cdef bint _read_json_fields(Cursor *cursor, Header *header) noexcept nogil:
         number = _field(&name, header)
         if number < 0 or not _take_string(cursor, &header.values[number]):
             return False
-        if number != TEXT_FIELD and not _is_plain(&header.values[number]):
+        if (number != TEXT_FIELD or header.is_pull) and not _is_plain(&header.values[number]):
             return False
         if _take(cursor, 0x7D):
             return True
@@ -766,12 +814,12 @@ cdef bint _read_binary(Cursor *cursor, Header *header) noexcept nogil:
         header.values[number].at = at
         header.values[number].size = <Py_ssize_t>size
         at += size
-        if number != TEXT_FIELD and not _is_plain(&header.values[number]):
+        if (number != TEXT_FIELD or header.is_pull) and not _is_plain(&header.values[number]):
             return False
     return True
 
 
-cdef bint _number_of(const Header *header, int field, int64_t *number) noexcept nogil:
+cdef bint _number_of(const Header *header, int field, int64_t *number, bint is_long=False) noexcept nogil:
     """Value of a number field, left alone when it is absent; whether it is well-formed."""
     cdef Cursor cursor
     if not header.seen & (1U << field):
@@ -781,7 +829,7 @@ cdef bint _number_of(const Header *header, int field, int64_t *number) noexcept 
     return (
         _take_number(&cursor, number)
         and cursor.at == cursor.end
-        and (field == 6 or _is_i32(number[0]))
+        and (is_long or _is_i32(number[0]))
     )
 
 
@@ -804,7 +852,7 @@ cdef bint _read_send(const Header *header, Row *row, int64_t *queue_id) noexcept
         _number_of(header, 3, &other)
         and _number_of(header, 4, queue_id)
         and _number_of(header, 5, &flags)
-        and _number_of(header, 6, &born_at_ms)
+        and _number_of(header, 6, &born_at_ms, True)
         and _number_of(header, 7, &flag)
         and _number_of(header, 9, &retry_count)
         and _number_of(header, 11, &other)
@@ -988,11 +1036,10 @@ def scan_sends(
             end = at + 4 + length
             if end - body_at <= 0 or end - body_at > body_bytes_max or mark >> 24 > 1:
                 break
-            header.code = header.request_id = header.flag = 0
-            header.seen = header.styles = 0
+            header.is_pull = False
             cursor.at = data + at + 8
             cursor.end = data + body_at
-            if not (_read_json(&cursor, &header) if mark >> 24 == 0 else _read_binary(&cursor, &header)):
+            if not _read_header(&cursor, &header, mark >> 24):
                 break
             if not _read_send(&header, &row, &queue_id):
                 break
@@ -1365,6 +1412,154 @@ def link_heads(table, bytes heads not None, *, Py_ssize_t at):
         if at < 0 or at > view.shape[0] or <int64_t>head.slot * 4 + 4 > view.shape[0] - at:
             raise ValueError("a slot lies outside of the table")
         put32(&view[at + <Py_ssize_t>head.slot * 4], head.number)
+
+
+# ── The fast lane: pulling ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def scan_pulls(bytes buffer not None, Py_ssize_t at, *, Py_ssize_t count_max, Py_ssize_t frame_bytes_max):
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
+    cdef Py_ssize_t length, header_bytes, key_bytes
+    cdef uint32_t mark
+    cdef Header header
+    cdef Cursor cursor
+    cdef int64_t queue_id, flags, version, start, count, committed, suspend_ms, bytes_max
+    cdef int field
+    cdef uint8_t *out
+    cdef list pulls = []
+    if at < 0:
+        raise ValueError("the position lies outside of the buffer")
+    while len(pulls) < count_max and size - at >= 8:
+        length = <int32_t>get32(data + at)
+        mark = get32(data + at + 4)
+        header_bytes = mark & 0xFFFFFF
+        # A pull has no body: the header ends with the frame.
+        if length + 4 > frame_bytes_max or length + 4 > size - at or header_bytes != length - 4 or mark >> 24 > 1:
+            break
+        header.is_pull = True
+        cursor.at = data + at + 8
+        cursor.end = cursor.at + header_bytes
+        if not _read_header(&cursor, &header, mark >> 24):
+            break
+        if (header.code != 11 and header.code != 361) or header.flag != 0 or header.seen & 0x187 != 0x187:
+            break
+        flags = version = committed = suspend_ms = bytes_max = 0
+        if not (
+            _number_of(&header, 2, &queue_id)
+            and _number_of(&header, 3, &flags)
+            and _number_of(&header, 6, &version, True)
+            and _number_of(&header, 7, &start, True)
+            and _number_of(&header, 8, &count)
+            and _number_of(&header, 9, &committed, True)
+            and _number_of(&header, 10, &suspend_ms, True)
+            and _number_of(&header, 11, &bytes_max)
+        ):
+            break
+        key_bytes = 0
+        for field in range(7):
+            key_bytes += 1 + (header.values[field].size if header.seen & (1U << field) else 0)
+        key = PyBytes_FromStringAndSize(NULL, key_bytes)
+        out = <uint8_t *>PyBytes_AS_STRING(key)
+        for field in range(7):
+            out[0] = 1 if header.seen & (1U << field) else 0
+            out += 1
+            if header.seen & (1U << field):
+                memcpy(out, header.values[field].at, header.values[field].size)
+                out += header.values[field].size
+        pulls.append((at, <int32_t>header.request_id, <int>(mark >> 24), key, start, count, committed))
+        at += 4 + length
+    return at, pulls
+
+
+def gather_pulls(
+    list jobs not None,
+    *,
+    int64_t bytes_max,
+    Py_ssize_t frame_bytes_max,
+    Py_ssize_t total_bytes_max,
+    tuple json not None,
+    tuple binary not None,
+):
+    cdef Py_ssize_t pieces_bytes = 0
+    cdef Py_ssize_t start_at, fields_at, index, part, units_count, taken
+    cdef int64_t total, size, at, log_start, lowest, start, log_bytes
+    cdef Span texts_json[5]
+    cdef Span texts_binary[6]
+    cdef Span values[4]
+    cdef uint8_t digits[4][20]
+    cdef Py_buffer log
+    cdef const uint8_t *unit
+    cdef const uint8_t *source
+    cdef int32_t request_id
+    cdef uint32_t kind
+    cdef Arena out
+    cdef list taken_of = []
+    if len(json) != 5 or len(binary) != 6:
+        raise ValueError("a reply needs 5 or 6 pieces")
+    for index in range(5):
+        _span_of(json[index], &texts_json[index])
+        pieces_bytes += texts_json[index].size
+    for index in range(6):
+        _span_of(binary[index], &texts_binary[index])
+        pieces_bytes += texts_binary[index].size
+    for part in range(4):
+        values[part].at = digits[part]
+    memset(&out, 0, sizeof(Arena))
+    try:
+        for job in jobs:
+            if out.size > total_bytes_max:
+                break
+            request_id, kind, units, mapped, log_start, lowest, start, min_offset, max_offset = job
+            if not isinstance(units, bytes) or PyBytes_GET_SIZE(units) % UNIT_BYTES:
+                raise ValueError("queue entries are cut short")
+            unit = <const uint8_t *>PyBytes_AS_STRING(units)
+            units_count = PyBytes_GET_SIZE(units) // UNIT_BYTES
+            PyObject_GetBuffer(mapped, &log, PyBUF_SIMPLE)
+            try:
+                log_bytes = log.len
+                source = <const uint8_t *>log.buf
+                taken = _fitting(unit, units_count, log_bytes, log_start, lowest, bytes_max, &total)
+                if taken <= 0 or total + pieces_bytes + 128 > frame_bytes_max:
+                    break
+                # Pieces of both kinds, four numbers and some lengths are more than any one header takes.
+                if not _reserve(&out, pieces_bytes + 128 + <Py_ssize_t>total):
+                    raise MemoryError
+                values[0].size = _digits(start + taken, digits[0])
+                values[1].size = _digits(min_offset, digits[1])
+                values[2].size = _digits(max_offset, digits[2])
+                start_at = out.size
+                out.size += 8
+                if kind:
+                    _add(&out, texts_binary[0].at, texts_binary[0].size)
+                    _add32(&out, <uint32_t>request_id)
+                    _add(&out, texts_binary[1].at, texts_binary[1].size)
+                    fields_at = out.size
+                    out.size += 4
+                    _add(&out, texts_binary[2].at, texts_binary[2].size)
+                    for part in range(3):
+                        _add32(&out, <uint32_t>values[part].size)
+                        _add(&out, values[part].at, values[part].size)
+                        _add(&out, texts_binary[3 + part].at, texts_binary[3 + part].size)
+                    put32(out.data + fields_at, <uint32_t>(out.size - fields_at - 4))
+                else:
+                    values[3].size = _digits(request_id, digits[3])
+                    _add(&out, texts_json[0].at, texts_json[0].size)
+                    for part in range(4):
+                        _add(&out, values[part].at, values[part].size)
+                        _add(&out, texts_json[1 + part].at, texts_json[1 + part].size)
+                put32(out.data + start_at, <uint32_t>(out.size - start_at - 4 + total))
+                put32(out.data + start_at + 4, (<uint32_t>(1 if kind else 0) << 24) | <uint32_t>(out.size - start_at - 8))
+                for index in range(taken):
+                    at = _get64(unit + index * UNIT_BYTES)
+                    size = <int32_t>get32(unit + index * UNIT_BYTES + 8)
+                    _add(&out, source + (at - log_start), <Py_ssize_t>size)
+            finally:
+                PyBuffer_Release(&log)
+            taken_of.append((taken, total))
+        return _taken(&out), taken_of
+    finally:
+        free(out.data)
 
 
 # ── The fast lane: answering ──────────────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 5
+INTERFACE = 6
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -261,6 +261,27 @@ _LONG_NAMES = (
     b"batch",
     b"bname",
 )
+_PULL_NAMES = (
+    b"consumerGroup",
+    b"topic",
+    b"queueId",
+    b"sysFlag",
+    b"subscription",
+    b"expressionType",
+    b"subVersion",
+    b"queueOffset",
+    b"maxMsgNums",
+    b"commitOffset",
+    b"suspendTimeoutMillis",
+    b"maxMsgBytes",
+    b"bname",
+)
+_PULL_CODES = (11, 361)
+_PULL_KEY_FIELDS = 7
+"""So many of the names say what is asked for; the others may differ from pull to pull."""
+_PULL_I32_FIELDS = (2, 3, 8, 11)
+_PULL_I64_FIELDS = (6, 7, 9, 10)
+_PULL_REQUIRED_FIELDS = (0, 1, 2, 7, 8)
 _I32_FIELDS = (3, 4, 5, 7, 9, 11)
 _REQUIRED_FIELDS = (0, 1, 4, 6)
 _UNUSUAL = (
@@ -274,6 +295,13 @@ _UNUSUAL = (
     b"WAIT\x01false",
 )
 """A text that holds one of these, anywhere, is not plain: the message may have another address or other rules."""
+
+
+class _Header(NamedTuple):
+    code: int
+    request_id: int
+    flag: int
+    fields: dict[bytes, bytes]
 
 
 class _Send(NamedTuple):
@@ -324,7 +352,8 @@ def scan_sends(
         if not 0 < end - body_at <= body_bytes_max:
             break
         header = buffer[at + 8 : body_at]
-        send = _send_of_json(header) if mark >> 24 == 0 else _send_of_binary(header)
+        read = _read_json(header) if mark >> 24 == 0 else _read_binary(header)
+        send = _send_of(read, marks=BINARY_MARK if mark >> 24 else 0) if read is not None else None
         if send is None:
             break
         facts = _facts_of(send.text)
@@ -370,7 +399,7 @@ def scan_sends(
     return at, count, answers, unknown
 
 
-def _send_of_json(header: bytes) -> _Send | None:
+def _read_json(header: bytes) -> _Header | None:
     if header[:1] != b"{":
         return None
     at = 1
@@ -409,7 +438,7 @@ def _send_of_json(header: bytes) -> _Send | None:
         at += 1
     if at + 1 != len(header) or fields is None:
         return None
-    return _send_of(numbers.get(b"code", 0), numbers.get(b"opaque", 0), numbers.get(b"flag", 0), fields, marks=0)
+    return _Header(numbers.get(b"code", 0), numbers.get(b"opaque", 0), numbers.get(b"flag", 0), fields)
 
 
 def _json_fields(header: bytes, at: int) -> tuple[dict[bytes, bytes], int] | None:
@@ -455,7 +484,7 @@ def _unescape(text: bytes) -> bytes | None:
     return found
 
 
-def _send_of_binary(header: bytes) -> _Send | None:
+def _read_binary(header: bytes) -> _Header | None:
     if len(header) < _BINARY_FIXED.size + 4:
         return None
     code, _language, _version, request_id, flag, remark_bytes = _BINARY_FIXED.unpack_from(header, 0)
@@ -490,10 +519,11 @@ def _send_of_binary(header: bytes) -> _Send | None:
         elif not _PLAIN.fullmatch(value):
             return None
         fields[name] = value
-    return _send_of(code, request_id, flag, fields, marks=BINARY_MARK)
+    return _Header(code, request_id, flag, fields)
 
 
-def _send_of(code: int, request_id: int, flag: int, fields: dict[bytes, bytes], *, marks: int) -> _Send | None:
+def _send_of(header: _Header, *, marks: int) -> _Send | None:
+    code, request_id, flag, fields = header
     if code not in (_SEND_SHORT, _SEND_LONG) or flag not in _REPLY_FLAGS_PLAIN:
         return None
     names = _SHORT_NAMES if code == _SEND_SHORT else _LONG_NAMES
@@ -651,6 +681,89 @@ def link_heads(table: bytearray | mmap, heads: bytes, *, at: int) -> None:
         table[at + slot * 4 : at + slot * 4 + 4] = head.to_bytes(4, "big")
 
 
+def scan_pulls(
+    buffer: bytes, at: int, *, count_max: int, frame_bytes_max: int
+) -> tuple[int, list[tuple[int, int, int, bytes, int, int, int]]]:
+    """Take whole frames that hold plain pulls from `at` on, until one is not.
+
+    Plain is: an exact header that wants an answer. Returns the position behind the last frame taken, and of each the
+    position, request id, header type, a key, the queue offset to start at, the number of messages and the offset to
+    commit. Pulls with the same key are the same in everything else but in how long they would wait.
+    """
+    if at < 0:
+        raise ValueError("the position lies outside of the buffer")
+    pulls: list[tuple[int, int, int, bytes, int, int, int]] = []
+    while len(pulls) < count_max and len(buffer) - at >= 8:
+        length, mark = _FRAME.unpack_from(buffer, at)
+        end = at + 4 + length
+        if length + 4 > frame_bytes_max or end > len(buffer) or (mark & 0xFFFFFF) != length - 4 or mark >> 24 > 1:
+            break
+        header = _read_json(buffer[at + 8 : end]) if mark >> 24 == 0 else _read_binary(buffer[at + 8 : end])
+        if (
+            header is None
+            or header.code not in _PULL_CODES
+            or header.flag
+            or not header.fields.keys() <= {*_PULL_NAMES}
+        ):
+            break
+        values = [header.fields.get(name) for name in _PULL_NAMES]
+        numbers = [0] * len(values)
+        for limit, fields in ((2**31, _PULL_I32_FIELDS), (2**63, _PULL_I64_FIELDS)):
+            for field in fields:
+                text = values[field]
+                if text is not None and (not _NUMBER.fullmatch(text) or not -limit <= int(text) < limit):
+                    return at, pulls
+                numbers[field] = int(text or b"0")
+        if any(values[field] is None for field in _PULL_REQUIRED_FIELDS):
+            break
+        key = b"".join([b"\0" if value is None else b"\1" + value for value in values[:_PULL_KEY_FIELDS]])
+        pulls.append((at, header.request_id, mark >> 24, key, numbers[7], numbers[8], numbers[9]))
+        at = end
+    return at, pulls
+
+
+def gather_pulls(
+    jobs: list[tuple[int, int, bytes, bytes | mmap, int, int, int, int, int]],
+    *,
+    bytes_max: int,
+    frame_bytes_max: int,
+    total_bytes_max: int,
+    json: tuple[bytes, ...],
+    binary: tuple[bytes, ...],
+) -> tuple[bytes, list[tuple[int, int]]]:
+    """Frames that answer pulls with the records that queue entries name, copied once.
+
+    A job is a request id, a header type, entries, the log with its start and the lowest offset (see `gather_records`),
+    the queue offset of the first entry, and lowest and highest offset of the queue. Returns the frames, and for each
+    the number of records and of their bytes: of fewer jobs than given when one cannot be answered like this, when its
+    frame would be too long, or when the frames have more than `total_bytes_max` before it. The pieces are what stands
+    around next, lowest and highest offset (and request id), as with `encode_send_replies`.
+    """
+    frames: list[bytes] = []
+    taken: list[tuple[int, int]] = []
+    total = 0
+    pieces_bytes = sum(map(len, json)) + sum(map(len, binary))
+    for request_id, kind, units, log, log_start, lowest, start, min_offset, max_offset in jobs:
+        if total > total_bytes_max:
+            break
+        found = gather_records(units, log, start=log_start, lowest=lowest, bytes_max=bytes_max)
+        if found is None or len(found[0]) + pieces_bytes + 128 > frame_bytes_max:
+            break
+        body, count = found[:2]
+        values = [str(number).encode() for number in (start + count, min_offset, max_offset)]
+        if kind:
+            pairs = zip(values, binary[3:])
+            fields = binary[2] + b"".join([_I32.pack(len(value)) + value + after for value, after in pairs])
+            header = binary[0] + _I32.pack(request_id) + binary[1] + _I32.pack(len(fields)) + fields
+        else:
+            values.append(str(request_id).encode())
+            header = json[0] + b"".join([value + after for value, after in zip(values, json[1:])])
+        frames += (_FRAME.pack(4 + len(header) + len(body), (1 if kind else 0) << 24 | len(header)), header, body)
+        total += 8 + len(header) + len(body)
+        taken.append((count, len(body)))
+    return b"".join(frames), taken
+
+
 def encode_send_replies(
     rows: bytes | bytearray,
     places: bytes,
@@ -659,8 +772,8 @@ def encode_send_replies(
     *,
     sources: int,
     host: bytes,
-    json: tuple[bytes, bytes, bytes, bytes, bytes, bytes],
-    binary: tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes],
+    json: tuple[bytes, ...],
+    binary: tuple[bytes, ...],
 ) -> list[bytes]:
     """Frames that answer the rows that have a place, for each of that many sources; one-way sends get none.
 

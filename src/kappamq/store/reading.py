@@ -6,6 +6,7 @@ Records that this process wrote or verified at start are handed out as they are;
 import builtins
 from dataclasses import dataclass
 from enum import Enum
+from mmap import mmap
 from typing import Final, Literal, NamedTuple
 
 from kappamq.errors import CorruptRecord
@@ -68,6 +69,17 @@ class Fetched:
 
 PRELOAD_GAP_BYTES: Final = 64 * 1024
 PRELOAD_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class HotEntries(NamedTuple):
+    """Entries of messages that are in memory and need no verifying, and the part of the log that holds the first."""
+
+    units: bytes
+    log: bytes | mmap
+    log_start: int
+    lowest: int
+    min_offset: int
+    max_offset: int
 
 
 class QueueEntry(NamedTuple):

@@ -54,7 +54,7 @@ from kappamq.store.log_scan import NO_CRC, RecordFacts, read_facts, stored_at, v
 from kappamq.store.placing import Appended, Placement
 from kappamq.store.plain_runs import PlainRun, RunBatch, named, place_run
 from kappamq.store.queue_table import QueueTable
-from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, QueueEntry
+from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, HotEntries, QueueEntry
 from kappamq.store.recovery import ABORT_NAME, Recovery, RecoveryReport, arrivals_between
 from kappamq.store.retention import DiskState, RetentionReport, SegmentAge, deletable
 from kappamq.store.segment import Segment
@@ -517,6 +517,25 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         if queue is not None:
             reading.preload(self._log, queue, start, count=limit.count, bytes_max=limit.bytes_max)
+
+    def hot_entries(self, topic: str, queue_id: int, start: int, count: int) -> HotEntries | None:
+        """What a fetch of everything would hand out at once, without touching the disk; `None`: look closer."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return None
+        end = queue.end
+        min_offset = queue.min_offset
+        if not (min_offset <= start < end and start >= queue.warm_from):
+            return None
+        units = queue.units(start, min(count, end - start))
+        if not units:
+            return None
+        log = self._log
+        log_offset = int.from_bytes(units[:8], "big")
+        segment = log.segment_at(log_offset)
+        if segment is None or log_offset < max(self._session_start, log.written - self.settings.hot_bytes):
+            return None
+        return HotEntries(units, segment.map, segment.start, self._trusted_from, min_offset, end)
 
     def is_cold(self, topic: str, queue_id: int, start: int) -> bool:
         """Whether a fetch would probably touch the disk, and should run in a thread."""

@@ -83,6 +83,10 @@ class PullHandlers:
         self._tasks = tasks
         self.parked = ParkedPulls(clock=clock, parked_max=parked_max, rerun=self._rerun)
 
+    @property
+    def rules(self) -> PullRules:
+        return self._rules
+
     def use(self, rules: PullRules) -> None:
         """Follow these rules from now on."""
         self._rules = rules
@@ -93,8 +97,7 @@ class PullHandlers:
     def pull(self, connection: Connection, request: Command) -> "Answer | Coroutine[None, None, Answer]":
         """Answer with the next records of one queue; wait once if there are none yet."""
         pull = decode_fields(request.fields, PullRequest)
-        group = self._check(pull)
-        selector = self._selector(pull, group)
+        selector = self.selector_of(pull)
         if pull.flags & PullRequest.COMMIT_OFFSET and pull.committed_offset >= 0:
             self._offsets.commit(pull.topic, pull.group, pull.queue_id, pull.committed_offset)
         self._offsets.pulled(pull.topic, pull.group, pull.queue_id, pull.start)
@@ -182,6 +185,10 @@ class PullHandlers:
         is_far_behind = behind > self._rules.hot_bytes
         return str(group.which_broker_when_consume_slowly if is_far_behind else group.broker_id)
 
+    def selector_of(self, pull: PullRequest) -> Selector:
+        """Which messages a pull wants; raises what a pull that may not be answered is told."""
+        return self._selector(pull, self._check(pull))
+
     # ── Checks ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check(self, pull: PullRequest) -> GroupConfig:
@@ -256,13 +263,23 @@ def _reply(
     return request.reply(
         code,
         remark,
-        fields={
-            "suggestWhichBrokerId": reader,
-            "nextBeginOffset": str(next_offset),
-            "minOffset": str(max(fetched.min_offset, 0)),
-            "maxOffset": str(max(fetched.max_offset, 0)),
-            "topicSysFlag": "0",
-            "groupSysFlag": "0",
-        },
+        fields=reply_fields(
+            reader=reader,
+            next_offset=str(next_offset),
+            min_offset=str(max(fetched.min_offset, 0)),
+            max_offset=str(max(fetched.max_offset, 0)),
+        ),
         body=fetched.body if code == ResponseCode.SUCCESS else b"",
     )
+
+
+def reply_fields(*, reader: str, next_offset: str, min_offset: str, max_offset: str) -> dict[str, str]:
+    """What a consumer is told; `reader` is the broker that it should ask the next time."""
+    return {
+        "suggestWhichBrokerId": reader,
+        "nextBeginOffset": next_offset,
+        "minOffset": min_offset,
+        "maxOffset": max_offset,
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
+    }

@@ -1,0 +1,147 @@
+"""The fast lane for pulls: those that find messages in memory are answered from their bytes, all of one read at once.
+
+    scan_pulls ─▶ plan by key ─▶ Store.hot_entries ─▶ gather_pulls: records copied once, into the reply
+
+`PullHandlers` decides once for each kind of pull (its key) whether it may be answered at all and wants every message; a
+plan remembers that until topics, groups, members or rules change. Whatever else may happen to a pull (nothing there
+yet, a filter, an offset that was moved, records that are not in memory or not verified, a slave to be suggested) is for
+the handlers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kappamq.broker.committed_offsets import CommittedOffsets
+from kappamq.broker.groups import Groups
+from kappamq.broker.handlers.pull import PullHandlers, reply_fields
+from kappamq.broker.members import Members
+from kappamq.broker.reply_pieces import ReplyPieces
+from kappamq.broker.statistics import Statistics
+from kappamq.broker.topics import Topics
+from kappamq.errors import KappaError
+from kappamq.kernel import gather_pulls, scan_pulls
+from kappamq.net.connection import Connection
+from kappamq.store.reading import FetchStatus
+from kappamq.store.store import Store
+from kappamq.wire.codes import ResponseCode
+from kappamq.wire.command import Command
+from kappamq.wire.frame import FRAME_BYTES_MAX
+from kappamq.wire.header_codec import decode_header
+from kappamq.wire.headers import PullRequest, decode_fields
+
+PLANS_MAX: Final = 100_000
+"""Kinds of pulls that are remembered."""
+REPLY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Pulls of one read that come after so many bytes of answers wait until the peer has taken those."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Who asks for what, once it is known that the answer is every message."""
+
+    topic: str
+    group: str
+    queue_id: int
+    commits: bool
+
+
+class FastPulls:
+    """Takes pulls from the bytes of a read. Owned by the event loop."""
+
+    def __init__(
+        self,
+        *,
+        handlers: PullHandlers,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        offsets: CommittedOffsets,
+        store: Store,
+        statistics: Statistics,
+    ) -> None:
+        self._handlers = handlers
+        self._topics = topics
+        self._groups = groups
+        self._members = members
+        self._offsets = offsets
+        self._store = store
+        self._statistics = statistics
+        self._plans: dict[bytes, _Plan | None] = {}
+        self._known: tuple[object, ...] = ()
+        self._pieces = ReplyPieces(3, _marked_reply)
+
+    def __call__(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
+        """Answer plain pulls from `at` on; returns where they end."""
+        end, pulls = scan_pulls(buffer, at, count_max=count_max, frame_bytes_max=connection.frame_bytes_max)
+        rules = self._handlers.rules
+        if not pulls or self._offsets.has_resets or rules.slave_read:
+            return at
+        known = (self._topics.version, self._groups.version, self._members.version, rules)
+        if known != self._known or len(self._plans) > PLANS_MAX:
+            self._plans.clear()
+            self._known = known
+        planned: list[tuple[_Plan, int, int]] = []
+        jobs = []
+        for position, request_id, kind, key, start, count, committed in pulls:
+            plan = self._plans[key] if key in self._plans else self._make_plan(key, buffer, position, kind)
+            entries = None
+            if plan is not None:
+                wanted = min(max(count, 1), rules.count_max)
+                entries = self._store.hot_entries(plan.topic, plan.queue_id, start, wanted)
+            if plan is None or entries is None:
+                end = position
+                break
+            planned.append((plan, start, committed))
+            jobs.append(
+                (
+                    request_id,
+                    kind,
+                    entries.units,
+                    entries.log,
+                    entries.log_start,
+                    entries.lowest,
+                    start,
+                    entries.min_offset,
+                    entries.max_offset,
+                )
+            )
+        if not jobs:
+            return at
+        frames, taken = gather_pulls(
+            jobs,
+            bytes_max=rules.bytes_max,
+            frame_bytes_max=FRAME_BYTES_MAX,
+            total_bytes_max=REPLY_BYTES_MAX,
+            json=self._pieces.json,
+            binary=self._pieces.binary,
+        )
+        for (plan, start, committed), (count, size) in zip(planned, taken):
+            if plan.commits and committed >= 0:
+                self._offsets.commit(plan.topic, plan.group, plan.queue_id, committed)
+            self._offsets.pulled(plan.topic, plan.group, plan.queue_id, start)
+            self._statistics.fetched(plan.topic, plan.group, count, size)
+        if taken:
+            connection.reply_frames(frames, 0)
+        return end if len(taken) == len(jobs) else pulls[len(taken)][0]
+
+    def _make_plan(self, key: bytes, buffer: bytes, position: int, kind: int) -> _Plan | None:
+        """What the handlers make of such a pull; `None` when they have to deal with each themselves."""
+        header_at = position + 8
+        header_bytes = int.from_bytes(buffer[position + 5 : header_at], "big")
+        try:
+            request = decode_header(kind, buffer[header_at : header_at + header_bytes], b"")
+            pull = decode_fields(request.fields, PullRequest)
+            # A group that is new is for the handlers to create.
+            is_plain = self._groups.find(pull.group) is not None and self._handlers.selector_of(pull).is_everything
+        except KappaError:
+            is_plain = False
+        commits = bool(is_plain and pull.flags & PullRequest.COMMIT_OFFSET)
+        plan = _Plan(pull.topic, pull.group, pull.queue_id, commits) if is_plain else None
+        self._plans[key] = plan
+        return plan
+
+
+def _marked_reply(request: Command, values: Sequence[str]) -> Command:
+    fields = reply_fields(reader="0", next_offset=values[0], min_offset=values[1], max_offset=values[2])
+    return request.reply(ResponseCode.SUCCESS, FetchStatus.FOUND.name, fields=fields)
