@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kappamq.admin.admin import Admin
 from kappamq.admin.dead_letters import Selection
 from kappamq.cli.main import run
+from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.aio.producer import Producer
 from kappamq.client.aio.push_consumer import PushConsumer
@@ -112,6 +114,44 @@ def test_a_redrive_sends_each_once_even_in_parts(cluster: RunningCluster) -> Non
         assert "RETRY_TOPIC" not in first.properties
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_redrive_killed_midway_is_finished_by_the_next(
+    cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = 300
+
+    async def sent_so_far() -> int:
+        async with Cluster(cluster.nameserver) as calls:
+            [queue] = await calls.queues_of("killed")
+            return await calls.max_offset(queue) - count
+
+    async def wait_for_some(process: asyncio.subprocess.Process) -> None:
+        while await sent_so_far() < count // 10:
+            assert process.returncode is None, "the redrive ended before it could be killed"
+
+    async def scenario() -> int:
+        await kill_messages(cluster.nameserver, "killed", "victims", count=count)
+        arguments = ("dlq", "redrive", "victims", "-n", cluster.nameserver)
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "kappamq", *arguments)
+        try:
+            async with asyncio.timeout(60):
+                await wait_for_some(process)
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        return await sent_so_far()
+
+    before = asyncio.run(scenario())
+    assert 0 < before < count
+    assert run(["dlq", "redrive", "victims", "--json", "-n", cluster.nameserver]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["selected"], report["skipped"], report["sent"]) == (count, before, {"killed": count - before})
+    found = asyncio.run(read(cluster.nameserver, "killed", 2 * count))[count:]
+    assert sorted(int(each.body) for each in found) == list(range(count))
+    assert {each.properties["KAPPA_REDRIVEN_FROM"] for each in found} == {"%DLQ%victims"}
 
 
 def test_nothing_is_sent_when_a_target_does_not_exist(cluster: RunningCluster) -> None:
