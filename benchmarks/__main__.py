@@ -17,7 +17,7 @@ from benchmarks.generator import GeneratorFailed
 # The order of a run: quick and general first. Each module has `main(arguments) -> exit status` and says in the first
 # line of its docstring which question it answers.
 NAMES: Final = (
-    *("floor", "codec", "append", "pull", "decode"),
+    *("floor", "codec", "append", "pull", "decode", "client"),
     *("load", "latency", "growth", "backlog", "peer", "spark_read"),
 )
 

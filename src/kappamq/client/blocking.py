@@ -313,6 +313,14 @@ class Producer:
             lambda producer: producer.send_batch(messages, queue=queue, sharding_key=sharding_key, timeout=timeout)
         )
 
+    def send_all(self, messages: Iterable[Message], *, timeout: Duration | None = None) -> list[SendReceipt]:
+        """Send many messages one by one, many at once, and wait for all receipts; they come in the same order.
+
+        Raises the error of the first message that failed, when the outcome of all is known: the others are stored.
+        """
+        taken = list(messages)  # In the caller's thread: a generator may do anything.
+        return self._thread.call(lambda producer: producer.send_all(taken, timeout=timeout))
+
     def flush(self) -> None:
         """Wait until nothing is in flight."""
         self._thread.call(lambda producer: producer.flush())

@@ -94,7 +94,7 @@ class LoopThread(Generic[Front]):
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._main())
             self._left.set_result(None)
         except BaseException as error:  # noqa: BLE001 - whatever ends the thread must reach the threads that wait.
@@ -117,7 +117,7 @@ class LoopThread(Generic[Front]):
                 await self._finish(front)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed."""
     try:
         import uvloop

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from kappamq.errors import CallTimeout, ConnectionLost, LocalProtocolError, RemoteProtocolError
 from kappamq.model.ids import pack_host
@@ -39,6 +39,17 @@ class ConnectionLimits:
 RequestHandler = Callable[["Connection", Command], None]
 """Called for every request in order of arrival; answers now or later with `Connection.reply`, must not block."""
 
+
+class ReplyWaiter(Protocol):
+    """Gets the reply to a request: a future, or something cheaper where there are many."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, reply: Command, /) -> None: ...
+
+    def set_exception(self, error: BaseException, /) -> None: ...
+
+
 FramesHandler = Callable[["Connection", bytes, int, int], int]
 """Called with a buffer, a position and a number: takes up to that many requests from the position on, as long as it
 knows them, and returns where it stopped. What it takes it answers now or later, with `Connection.reply_frames`."""
@@ -63,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._on_frames = on_frames
         self._decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
-        self._exchange: Exchange[asyncio.Future[Command]] = Exchange(inflight_max=self._limits.inflight_max)
+        self._exchange: Exchange[ReplyWaiter] = Exchange(inflight_max=self._limits.inflight_max)
         self._backlog: deque[Command] = deque()
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
@@ -320,17 +331,25 @@ class Connection(asyncio.Protocol):
 
     def begin(self, command: Command, *, timeout_ms: float) -> asyncio.Future[Command]:
         """Send a request now and return the future of its reply: pipelining without a task for each call."""
-        if not self.is_open:
-            raise ConnectionLost(f"connection to {self.peer} is {self._why}: try again")
         if command.flag & ONE_WAY_FLAG:
             raise LocalProtocolError("a one-way request gets no reply: use send()")
         waiter: asyncio.Future[Command] = self._loop.create_future()
-        deadline = self._loop.time() + timeout_ms / 1000
-        command.request_id = self._exchange.open(waiter, deadline=deadline)
+        command.request_id = self.expect(waiter, timeout_ms=timeout_ms)
         self._enqueue(encode_frame(command))
+        return waiter
+
+    def expect(self, waiter: ReplyWaiter, *, timeout_ms: float) -> int:
+        """Request id of a request that the caller encodes and writes; `waiter` gets the reply or the error."""
+        if not self.is_open:
+            raise ConnectionLost(f"connection to {self.peer} is {self._why}: try again")
+        request_id = self._exchange.open(waiter, deadline=self._loop.time() + timeout_ms / 1000)
         if self._expiry is None:
             self._expiry = self._loop.call_later(min(_EXPIRE_SECONDS, timeout_ms / 1000), self._expire)
-        return waiter
+        return request_id
+
+    def write(self, frame: bytes) -> None:
+        """Write a request that is encoded already, together with what else is written now."""
+        self._enqueue(frame)
 
     def _expire(self) -> None:
         self._expiry = None

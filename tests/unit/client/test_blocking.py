@@ -30,6 +30,8 @@ def test_send_and_read(cluster: FakeCluster) -> None:
         futures = [producer.send_soon(kappamq.Message("orders", b"%d" % n)) for n in range(1, 50)]
         producer.flush()
         assert [future.result().queue_offset for future in futures] == list(range(1, 50))
+        receipts = producer.send_all(kappamq.Message("orders", b"%d" % n) for n in range(50, 60))
+        assert [receipt.queue_offset for receipt in receipts] == list(range(50, 60))
         assert len(producer.send_batch([kappamq.Message("orders", b"x"), kappamq.Message("orders", b"y")])) == 2
         producer.send_one_way(kappamq.Message("orders", b"z"))
     with kappamq.LitePullConsumer(cluster.nameserver, group="g", topics=["orders"], start_from="first") as consumer:

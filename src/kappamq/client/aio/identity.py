@@ -50,11 +50,17 @@ class UniqueIds:
 
     def next(self) -> str:
         """One new id."""
+        return self.several(1)[0]
+
+    def several(self, count: int) -> list[str]:
+        """New ids, at most 65536 of them: so many of one millisecond differ."""
         now_ms = self._clock.now_ms()
         if not self._month_ms <= now_ms < self._next_month_ms:
             self._enter_month(now_ms)
-        self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{max(0, now_ms - self._month_ms) & 0xFFFFFFFF:08X}{self._counter:04X}"
+        prefix = f"{self._prefix}{max(0, now_ms - self._month_ms) & 0xFFFFFFFF:08X}"
+        first = self._counter + 1
+        self._counter = (self._counter + count) & 0xFFFF
+        return [f"{prefix}{number & 0xFFFF:04X}" for number in range(first, first + count)]
 
     def _enter_month(self, now_ms: int) -> None:
         # RocketMQ: time counts from the first of the month in local time.

@@ -50,7 +50,7 @@ class Prepared:
 
 def check_message(message: Message, *, body_bytes_max: int) -> None:
     """Raise `InvalidMessage` or `InvalidName` for what no broker would take."""
-    _check_destination(message.topic)
+    check_destination(message.topic)
     if not message.body:
         raise InvalidMessage("the body is empty: send at least one byte")
     if len(message.body) > body_bytes_max:
@@ -65,7 +65,8 @@ def check_message(message: Message, *, body_bytes_max: int) -> None:
 
 
 @lru_cache(maxsize=TOPICS_CACHED)
-def _check_destination(topic: str) -> None:
+def check_destination(topic: str) -> None:
+    """Raise `InvalidMessage` or `InvalidName` for a topic that a user cannot send to."""
     check_topic(topic)
     if topic in WRITE_PROTECTED_TOPICS:
         raise InvalidMessage(f"topic {topic!r} is written by brokers only: choose another topic")
@@ -78,6 +79,27 @@ def _check_property(name: str, value: str) -> None:
         raise InvalidMessage(f"property name {name!r} is reserved by the protocol: choose another name")
     if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
         raise InvalidMessage(f"property {name!r} contains a separator (0x01 or 0x02): remove it")
+
+
+def plain_properties(message: Message, message_id: str) -> str | None:
+    """The properties of the request that `prepare` makes, for a message that has none of its own.
+
+    `None` for every other message, and where something is wrong with it: `prepare` and `check_message` know what.
+    """
+    if message.properties or message.flag:
+        return None
+    wait = "true" if message.wait_stored else "false"
+    text = f"{Name.UNIQUE_ID}\x01{message_id}\x02{Name.WAIT}\x01{wait}\x02"
+    marks = 2
+    if keys := message.keys_text:
+        text = f"{Name.KEYS}\x01{keys}\x02{text}"
+        marks += 1
+    if message.tags:
+        text = f"{text}{Name.TAGS}\x01{message.tags}\x02"
+        marks += 1
+    # A separator inside of a value would show as one too many.
+    is_plain = text.count("\x01") == marks and text.count("\x02") == marks and len(text) <= PROPERTIES_BYTES_MAX // 4
+    return text if is_plain else None
 
 
 def prepare(

@@ -5,7 +5,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from kappamq.client.core.preparing import Prepared
 from kappamq.model.message import Queue
 from kappamq.wire.codes import ResponseCode
 from kappamq.wire.command import Command
@@ -45,7 +44,7 @@ class SendReceipt(Struct, frozen=True):
         return self.status is SendStatus.OK
 
 
-def receipt_of(reply: Command, prepared: Prepared, queue: Queue, address: str) -> SendReceipt:
+def receipt_of(reply: Command, message_id: str, queue: Queue, address: str) -> SendReceipt:
     """Receipt of a reply. Raises what a refusal stands for."""
     status = _STATUS_BY_CODE.get(reply.code)
     if status is None:
@@ -55,7 +54,7 @@ def receipt_of(reply: Command, prepared: Prepared, queue: Queue, address: str) -
         queue = Queue(queue.topic, queue.broker, header.queue_id)
     return SendReceipt(
         status,
-        prepared.message_id,
+        message_id,
         header.offset_id,
         queue,
         header.queue_offset,

@@ -1,0 +1,155 @@
+"""Many sends at once against brokers whose answers are scripted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kappamq.client.aio.producer import Producer
+from kappamq.client.aio.runs import RUN_MAX, SendTemplate
+from kappamq.client.core.preparing import check_message, plain_properties, prepare
+from kappamq.client.settings import ProducerSettings
+from kappamq.errors import CallTimeout, InvalidMessage, KappaError, Refused
+from kappamq.model.message import Message
+from kappamq.wire.codes import RequestCode, ResponseCode
+from kappamq.wire.command import Command
+from kappamq.wire.frame import encode_frame
+from kappamq.wire.headers import SendRequest, encode_fields
+from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, ignore
+from tests.unit.client.aio.test_producer import SEND, stored
+
+
+def messages(count: int) -> list[Message]:
+    return [Message("orders", b"%d" % number, keys=f"k{number}") for number in range(count)]
+
+
+async def test_receipts_come_in_the_order_of_the_messages() -> None:
+    async with FakeCluster("a", "b") as cluster, Producer(cluster.nameserver, group="g") as producer:
+        count = 2 * RUN_MAX + 7
+        receipts = await producer.send_all(iter(messages(count)))
+        assert len({receipt.message_id for receipt in receipts}) == len(receipts) == count
+        by_id = {message.message_id: message for message in stored(cluster)}
+        assert [by_id[receipt.message_id].body for receipt in receipts] == [b"%d" % n for n in range(count)]
+        assert all(by_id[r.message_id].queue_offset == r.queue_offset for r in receipts)
+        assert {receipt.queue.broker for receipt in receipts} == {"a", "b"}
+        assert producer.inflight == 0
+
+
+async def test_nothing_to_send() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        assert await producer.send_all([]) == []
+
+
+async def test_messages_that_are_not_plain_go_their_own_way() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        await producer.queues_of("orders")
+        mixed = [
+            Message("orders", b"plain"),
+            Message("orders", b"y" * 100_000),
+            Message("other", b"another topic"),
+            Message("orders", b"with a property", properties={"colour": "red"}),
+            Message("orders", b"to one queue", properties={"__SHARDINGKEY": "k"}),
+        ]
+        receipts = await producer.send_all(mixed)
+        assert [receipt.queue.topic for receipt in receipts] == [message.topic for message in mixed]
+        found = {message.message_id: message for topic in ("orders", "other") for message in stored(cluster, topic)}
+        assert found[receipts[3].message_id].properties["colour"] == "red"
+
+
+async def test_the_first_error_is_raised_when_all_outcomes_are_known() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        await producer.send(Message("orders", b"first"))
+        cluster.broker.script(SEND, ResponseCode.NO_PERMISSION)
+        with pytest.raises(Refused):
+            await producer.send_all(messages(5))
+        assert len(stored(cluster)) == 5
+        with pytest.raises(InvalidMessage, match="separator"):
+            await producer.send_all([*messages(2), Message("orders", b"x", tags="a\x02b"), *messages(2)])
+        assert len(stored(cluster)) == 9
+        with pytest.raises(InvalidMessage, match="brokers only"):
+            await producer.send_all([Message("SCHEDULE_TOPIC_XXXX", b"x")])
+        assert producer.inflight == 0
+
+
+async def test_what_did_not_get_through_is_sent_again_with_its_id() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        await producer.send(Message("orders", b"first"))
+        cluster.broker.script(SEND, ResponseCode.SYSTEM_BUSY, close_connection)
+        receipts = await producer.send_all(messages(4))
+        assert len(receipts) == 4
+        assert {receipt.message_id for receipt in receipts} <= {message.message_id for message in stored(cluster)}
+        assert producer.inflight == 0
+
+
+async def test_no_answer_in_time() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        await producer.send(Message("orders", b"first"))
+        cluster.broker.script(SEND, *[ignore] * 8)
+        with pytest.raises(CallTimeout):
+            await producer.send_all(messages(2), timeout=0.05)
+        assert producer.inflight == 0
+
+
+async def test_no_more_in_flight_than_allowed() -> None:
+    settings = ProducerSettings(inflight_max=3)
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g", settings=settings) as producer:
+        await producer.send(Message("orders", b"first"))
+        seen: list[int] = []
+        task = asyncio.get_running_loop().create_task(producer.send_all(messages(40)))
+        while not task.done():
+            seen.append(producer.inflight)
+            await asyncio.sleep(0)
+        assert len(await task) == 40
+        assert max(seen) <= 3
+
+
+async def test_text_that_cannot_be_encoded_leaves_nothing_open() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        await producer.send(Message("orders", b"first"))
+        with pytest.raises(UnicodeEncodeError):
+            await producer.send_all([*messages(1), Message("orders", b"x", tags="\ud800")])
+        await producer.flush()
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+
+
+@given(
+    st.builds(
+        Message,
+        st.just("orders"),
+        st.binary(min_size=1, max_size=20),
+        st.none() | TEXT,
+        TEXT | st.lists(TEXT, max_size=3),
+        wait_stored=st.booleans(),
+    )
+)
+def test_a_plain_request_is_the_one_that_is_made_otherwise(message: Message) -> None:
+    text = plain_properties(message, "ID")
+    try:
+        check_message(message, body_bytes_max=100)
+    except KappaError:
+        assert text is None
+        return
+    assert text == prepare(message, "ID").properties
+
+    def command(born_at_ms: int, properties: str, request_id: int) -> Command:
+        fields = encode_fields(
+            SendRequest(
+                producer_group="g", topic="orders", queue_id=3, born_at_ms=born_at_ms, properties=properties, broker="b"
+            )
+        )
+        return Command(RequestCode.SEND_MESSAGE_V2, request_id, fields, message.body)
+
+    template = SendTemplate(command(0, "", 0), born_at_name="g", properties_name="i")
+    frame = template.frame(b"1700000000000", encoded(text), 77, message.body)
+    assert frame == encode_frame(command(1_700_000_000_000, text, 77))
+
+
+def encoded(text: str) -> bytes:
+    import msgspec
+
+    return msgspec.json.encode(text)
