@@ -160,8 +160,12 @@ def order(left: Java, right: Java) -> int:
 
 
 def equal(left: Java, right: Java) -> Java:
-    if left is None or right is None:
+    if left is None and right is None:
+        return TRUE
+    if left is None:
         return None
+    if right is None:
+        return FALSE
     if left[0] == right[0] and left[0] in ("bool", "text"):
         return truth(left[1] == right[1])
     if left[0] == "bool":

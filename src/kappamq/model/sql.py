@@ -559,8 +559,12 @@ def _equality_of(left: Evaluate, right: Evaluate) -> Evaluate:
     def evaluate(properties: Properties) -> Value:
         first = left(properties)
         second = right(properties)
-        if first is None or second is None:
-            return None
+        # RocketMQ: two that are missing are equal, and nothing is equal to something on its left; only a missing left
+        # side of something makes it unknown. So "'x' <> a" delivers messages without a, and "a <> 'x'" does not.
+        if first is None:
+            return True if second is None else None
+        if second is None:
+            return False
         return _equal(first, second)
 
     return evaluate

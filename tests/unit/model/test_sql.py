@@ -34,8 +34,16 @@ def matches(text: str, **properties: str) -> bool:
         ("a IN ('x')", {}, False),
         ("a NOT IN ('x')", {}, False),
         ("NOT (a IN ('x'))", {}, False),
-        ("'x' <> a", {}, False),
-        ("a = b", {}, False),
+        # But for equality: what is missing equals what is missing, and nothing on its left.
+        ("a <> 'x'", {}, False),
+        ("'x' <> a", {}, True),
+        ("'x' = a", {}, False),
+        ("NOT (5 = a)", {}, True),
+        ("NOT (a = 5)", {}, False),
+        ("a = b", {}, True),
+        ("a <> b", {}, False),
+        ("a <> b", {"a": "x"}, True),
+        ("a <> b", {"b": "x"}, False),
         # IS NULL is definite.
         ("a IS NULL", {}, True),
         ("a IS NULL", {"a": "x"}, False),
