@@ -1,4 +1,4 @@
-"""SQL92 conditions mean to us what they mean to the real RocketMQ 5.5.0: a table of conditions over a table of messages.
+"""SQL92 conditions mean to us what they mean to the real RocketMQ 5.5.0: conditions and messages in two tables.
 
 Each condition is pulled with from a broker, so that the broker alone filters, and held against our own evaluation.
 """
@@ -164,16 +164,11 @@ def test_what_does_not_parse_is_refused_when_a_consumer_starts(filled: Filled) -
                 with pytest.raises(InvalidExpression):
                     Selector.parse(condition, SQL92)
                 subscription = Subscription(topic=filled.queue.topic, sub_string=condition, expression_type=SQL92)
-                try:
+                with pytest.raises(Refused) as refusal:
                     await calls.check_subscription("sql-reader", filled.queue.topic, subscription)
-                except Refused as refusal:
-                    assert refusal.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED, condition
-                else:
-                    taken.append(condition)
+                assert refusal.value.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED, condition
 
-    taken: list[str] = []
     asyncio.run(ask())
-    assert not taken
     for condition in OURS_ALONE_REFUSES:
         with pytest.raises(InvalidExpression):
             Selector.parse(condition, SQL92)
