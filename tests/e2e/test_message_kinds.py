@@ -188,6 +188,40 @@ def test_many_delayed_messages_come_once_each_and_not_late(tmp_path: Path) -> No
     run(tmp_path, scenario, replace(SETTINGS, auto_create_topics=True))
 
 
+def test_waiting_messages_are_not_late_while_others_send(tmp_path: Path) -> None:
+    count = 400
+
+    async def scenario(client: RawClient) -> None:
+        is_over = asyncio.Event()
+
+        async def send_plainly() -> int:
+            sent = 0
+            while not is_over.is_set():
+                await asyncio.gather(*(client.send("plain", b"x" * 128) for _ in range(32)))
+                sent += 32
+            return sent
+
+        async with asyncio.TaskGroup() as tasks:
+            plain = tasks.create_task(send_plainly())
+            instant_ms = int(time.time() * 1000) + 3000
+            timed = (client.send("timed", b"%d" % n, TIMER_DELIVER_MS=str(instant_ms + n % 500)) for n in range(count))
+            delayed = (client.send("delayed", b"%d" % n, DELAY="1") for n in range(count))
+            await asyncio.gather(*timed, *delayed)
+            by_instant = await client.await_messages("timed", count, seconds_max=30)
+            by_level = await client.await_messages("delayed", count, seconds_max=30)
+            is_over.set()
+        assert plain.result() > 0
+        for each in by_instant:
+            due_ms = -(-int(each.properties["TIMER_DELIVER_MS"]) // 1000) * 1000
+            assert due_ms <= each.stored_at_ms <= due_ms + 1000
+        waiting = {each.body: each for each in await client.await_messages("SCHEDULE_TOPIC_XXXX", count)}
+        for each in by_level:
+            due_ms = waiting[each.body].stored_at_ms + 1000
+            assert due_ms <= each.stored_at_ms <= due_ms + 1000
+
+    run(tmp_path, scenario)
+
+
 # ── Transactions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 COMMIT, ROLL_BACK = 8, 12
