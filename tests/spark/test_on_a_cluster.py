@@ -1,0 +1,194 @@
+"""The jobs on executors of their own, and what is left when executors and drivers are killed."""
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+import kappamq
+from kappamq.errors import TopicNotFound
+from kappamq.model.names import HALF_TOPIC
+from kappamq.spark.standalone import Standalone, start_standalone
+from kappamq.testing import ClusterAddresses
+from tests.spark.processes import executors, running, wait_until
+from tests.spark.processes import send as signal_all
+from tests.spark.reading import Read, Send, numbers
+
+RUN_COMMANDS = """
+import json, sys
+from kappamq.spark.cli import pipeline_app
+for command in json.loads(sys.argv[1]):
+    pipeline_app(command, standalone_mode=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def standalone(spark: SparkSession) -> Iterator[Standalone]:
+    with start_standalone() as running_cluster:
+        yield running_cluster
+
+
+@pytest.fixture
+def stored(cluster: ClusterAddresses) -> Iterator[kappamq.Cluster]:
+    with kappamq.Cluster(cluster.nameserver) as direct:
+        yield direct
+
+
+def count_of(stored: kappamq.Cluster, topic: str) -> int:
+    """Messages that consumers of a topic can see."""
+    try:
+        return sum(stored.max_offset(queue) for queue in stored.queues_of(topic))
+    except TopicNotFound:
+        return 0
+
+
+def kept(archive: Path) -> list[int]:
+    """What a reader finds that knows nothing of Spark and of us."""
+    table = ds.dataset(archive, partitioning="hive").to_table(columns=["body"])
+    return sorted(json.loads(body)["n"] for body in table["body"].to_pylist())
+
+
+def test_jobs_run_on_executors(
+    standalone: Standalone, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
+) -> None:
+    send(200)
+    archived, rebuilt = tmp_path / "archive", tmp_path / "rebuilt"
+    store = cluster.data / "broker-a"
+    on = ["--master", standalone.master]
+    for key, value in standalone.settings.items():
+        on += ["--conf", f"{key}={value}"]
+    at = ["--nameserver", cluster.nameserver]
+    commands = [
+        ["archive", str(archived), "--topic", topic, *at, *on],
+        ["replay", str(archived), "--into", f"{topic}-again", *at, *on],
+        ["replay", str(archived), "--into", f"{topic}-again", *at, *on],
+        ["lag", *at, *on],
+        ["verify", str(store), *on],
+        ["rebuild", str(store), str(rebuilt), *on],
+    ]
+    with running([sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)], tmp_path / "log") as driver:
+        printed = re.sub(r"\s+", " ", driver.wait())
+    assert "200 messages archived" in printed
+    assert "200 messages sent" in printed
+    assert "0 messages sent" in printed.replace("200 messages sent", "", 1)
+    assert "entries written" in printed
+    assert kept(archived) == list(range(200))
+    assert numbers(read(subscribe=f"{topic}-again")) == list(range(200))
+    made = sorted((store / "consumequeue" / topic).glob("*/0*"))
+    assert made
+    for path in made:
+        again = (rebuilt / "consumequeue" / path.relative_to(store / "consumequeue")).read_bytes()
+        assert again.startswith(path.read_bytes().rstrip(b"\0"))
+    # Executors of this application have worked in the directories of both workers.
+    assert len(list(standalone.directory.glob("worker-*/app-*/*/stderr"))) >= 2
+
+
+def test_killed_executors_lose_and_repeat_nothing(
+    standalone: Standalone,
+    cluster: ClusterAddresses,
+    stored: kappamq.Cluster,
+    send: Send,
+    read: Read,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    send(600)
+    arguments = [standalone.master, cluster.nameserver, topic, str(tmp_path), "600"]
+
+    def kill_executors() -> None:
+        """All of them: one of two may be a replacement that has no task yet."""
+        signal_all(executors(standalone.worker_pids), signal.SIGKILL)
+
+    def committed(name: str) -> bool:
+        return (tmp_path / f"{name}.checkpoint" / "commits" / "0").exists()
+
+    with running([sys.executable, "-m", "tests.spark.copying", *arguments], tmp_path / "log") as driver:
+        wait_until(lambda: any(tmp_path.glob("archive/_staging/*/*.parquet")))
+        assert not committed("archive")
+        kill_executors()
+        wait_until(lambda: count_of(stored, f"{topic}-copy") > 0)
+        assert not committed("copy")
+        kill_executors()
+        queue = kappamq.Queue(HALF_TOPIC, "broker-a", 0)
+        before = stored.max_offset(queue)
+        wait_until(lambda: stored.max_offset(queue) > before)
+        assert not committed("exact")
+        kill_executors()
+        printed = driver.wait()
+    assert "all done" in printed
+    assert printed.count("Lost executor") >= 3
+    check(read, topic, tmp_path, 600)
+
+
+def test_killed_drivers_lose_and_repeat_nothing(
+    spark: SparkSession,
+    cluster: ClusterAddresses,
+    stored: kappamq.Cluster,
+    send: Send,
+    read: Read,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """Each driver dies after the rows of a batch are out and before Spark has noted it, then the next one goes on."""
+    send(400)
+    arguments = [
+        sys.executable,
+        "-m",
+        "tests.spark.copying",
+        "local[2]",
+        cluster.nameserver,
+        topic,
+        str(tmp_path),
+        "40",
+    ]
+
+    def open_batch(name: str) -> int | None:
+        """Number of the batch that is begun and not committed, except the first."""
+        begun = _last(tmp_path / f"{name}.checkpoint" / "offsets")
+        return begun if begun > _last(tmp_path / f"{name}.checkpoint" / "commits") and begun > 0 else None
+
+    def archive_is_between() -> bool:
+        batch = open_batch("archive")
+        return batch is not None and any(
+            json.loads(path.read_text())["batch"] == batch for path in tmp_path.glob("archive/_progress/*.json")
+        )
+
+    def copy_is_between(name: str, *, whole: bool) -> bool:
+        batch = open_batch(name)
+        shown = count_of(stored, f"{topic}-{name}")
+        return batch is not None and shown >= batch * 40 + (40 if whole else 1) and open_batch(name) == batch
+
+    with running(arguments, tmp_path / "log-1") as driver:
+        driver.kill_when(archive_is_between)
+    assert len(kept(tmp_path / "archive")) % 40 == 0
+    with running(arguments, tmp_path / "log-2") as driver:
+        driver.kill_when(lambda: copy_is_between("copy", whole=True))
+    with running(arguments, tmp_path / "log-3") as driver:
+        driver.kill_when(lambda: copy_is_between("exact", whole=False))
+    with running(arguments, tmp_path / "log-4") as driver:
+        assert "all done" in driver.wait()
+    check(read, topic, tmp_path, 400)
+    # The batch that was sent before the driver died was sent again: that is what the ids are for.
+    assert read(subscribe=f"{topic}-copy").count() >= 440
+    assert spark.read.parquet(str(tmp_path / "archive")).count() == 400
+
+
+def check(read: Read, topic: str, where: Path, count: int) -> None:
+    """Files and transactions have every message once; plain copies have it once by its id."""
+    everything = list(range(count))
+    assert kept(where / "archive") == everything
+    assert numbers(read(subscribe=f"{topic}-copy").dropDuplicates(["messageId"])) == everything
+    assert numbers(read(subscribe=f"{topic}-exact")) == everything
+
+
+def _last(directory: Path) -> int:
+    try:
+        return max((int(path.name) for path in directory.iterdir() if path.name.isdecimal()), default=-1)
+    except FileNotFoundError:
+        return -1
