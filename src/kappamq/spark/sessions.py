@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from kappamq.errors import ConfigError
@@ -73,12 +73,12 @@ def is_on_this_machine(master: str) -> bool:
 
 def _connect(name: str, url: str, settings: Mapping[str, str]) -> "SparkSession":
     try:
-        from pyspark.sql.connect.session import SparkSession as ConnectSession
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.remote(url).appName(name).config("spark.sql.session.timeZone", "UTC")
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        spark: SparkSession = builder.getOrCreate()
     except ImportError as missing:
         raise ConfigError(f"Spark Connect needs more packages ({missing}): pip install 'kappamq[connect]'") from None
-    builder = ConnectSession.builder.remote(url).appName(name).config("spark.sql.session.timeZone", "UTC")
-    for key, value in settings.items():
-        if key.startswith("spark.sql."):
-            builder = builder.config(key, value)
-    # Its frames have the same methods, which is all that jobs use.
-    return cast("SparkSession", builder.getOrCreate())
+    return spark

@@ -101,7 +101,17 @@ def _start(daemon: str, arguments: Sequence[str], log: Path) -> "tuple[subproces
 
 
 def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    return {**given, "SPARK_LOCAL_IP": LOOPBACK, "SPARK_PUBLIC_DNS": LOOPBACK, "PYSPARK_PYTHON": sys.executable}
+    """What Spark's scripts would set; without the version of Scala no worker can start an executor."""
+    core = next(iter((spark_home() / "jars").glob("spark-core_*.jar"))).name
+    scala = core.removeprefix("spark-core_").partition("-")[0]
+    return {
+        **given,
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_SCALA_VERSION": scala,
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_PUBLIC_DNS": LOOPBACK,
+        "PYSPARK_PYTHON": sys.executable,
+    }
 
 
 def _await_in_log(log: Path, pattern: re.Pattern[str], process: "subprocess.Popen[bytes]") -> str:

@@ -56,4 +56,5 @@ def wait_for_end(query: "StreamingQuery") -> int:
     fault = query.exception()
     if fault is not None:
         raise KappaError(f"the query {query.id} failed: {fault}")
-    return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
+    # A Connect client does not know the sum of a batch, only its parts.
+    return sum(int(source["numInputRows"]) for progress in query.recentProgress for source in progress["sources"])
