@@ -79,6 +79,7 @@ def scan(kernel: Any, data: bytes) -> PlainRun:
         frame_bytes_max=1 << 24,
         body_bytes_max=1 << 22,
         text_bytes_max=32_000,
+        batch_bytes_max=1 << 22,
     )
     assert count == SENDS, "the lane left out a send"
     return run
@@ -115,7 +116,14 @@ def lane(name: str, kernel: Any, data: bytes, rounds: int) -> list[Timing]:
         "append_crc": True,
     }
     places = kernel.place_sends(run.rows, run.texts, run.sources, numbered, **place)[1]
-    pieces: dict[str, Any] = {"sources": 1, "host": HOST, "json": (b"piece of a reply",) * 6, "binary": (b"",) * 7}
+    pieces: dict[str, Any] = {
+        "sources": 1,
+        "host": HOST,
+        "json": (b"piece of a reply",) * 6,
+        "binary": (b"",) * 7,
+        "batch_json": (b"",) * 5,
+        "batch_binary": (b"",) * 6,
+    }
     queue_ids = [queue_id for _topic, queue_id in run.targets]
 
     def placed() -> int:

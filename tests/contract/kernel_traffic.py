@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kappamq.wire.batch import BatchItem, encode_batch
 from kappamq.wire.command import Command, HeaderType
 from kappamq.wire.frame import encode_frame
 from kappamq.wire.headers import PullRequest, SendRequest, SendRequestV1, encode_fields
@@ -46,6 +47,8 @@ _TWISTS = (
     "flag",
     "remark",
     "batch",
+    "batch",
+    "bad batch",
     "topic",
     "queue",
     "empty body",
@@ -93,7 +96,7 @@ def sends(draw: st.DrawFn) -> bytes:
         retry_count=draw(st.sampled_from((0, 3))),
         unit_mode=draw(st.booleans()),
         retry_count_max=draw(st.sampled_from((None, 16))),
-        batch=twist == "batch",
+        batch=twist in ("batch", "bad batch"),
         broker=draw(st.sampled_from((None, "broker-a"))),
     )
     fields = encode_fields(request)
@@ -106,18 +109,38 @@ def sends(draw: st.DrawFn) -> bytes:
         fields[draw(st.sampled_from(("AccessKey", "z", "topic", "b", "i", "properties")))] = "x"
     if twist == "fewer fields":
         fields.pop(draw(st.sampled_from(sorted(fields))))
-    body = st.binary(min_size=51, max_size=60) if twist == "long body" else st.binary(min_size=1, max_size=50)
+    body = st.binary(min_size=151, max_size=160) if twist == "long body" else st.binary(min_size=1, max_size=50)
     command = Command(
-        code=draw(st.sampled_from((320, 11, 10, 310))) if twist == "code" else request.code,
+        code=draw(st.sampled_from((320, 11, 10, 310)))
+        if twist == "code"
+        else draw(st.sampled_from((320, request.code)))
+        if twist in ("batch", "bad batch") and kind is SendRequest
+        else request.code,
         request_id=draw(st.sampled_from((0, 1, -5, 2**31 - 1, -(2**31)))),
         fields=fields,
-        body=b"" if twist == "empty body" else draw(body),
+        body=b"" if twist == "empty body" else draw(batches()) if twist == "batch" else draw(body),
         flag=draw(st.sampled_from((1, 3, 4))) if twist == "flag" else draw(st.sampled_from((0, 0, 2))),
         remark="wörd" if twist == "remark" else draw(st.sampled_from((None, "", "word"))),
         language=draw(st.sampled_from(("JAVA", "PYTHON", "GO"))),
         header_type=draw(st.sampled_from((HeaderType.JSON, HeaderType.BINARY))),
     )
     return _written(draw, command)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    """The body of a batch: most are plain."""
+    items = [
+        BatchItem(
+            draw(st.binary(min_size=1, max_size=6)) if draw(st.integers(0, 20)) else b"",
+            draw(st.sampled_from((b"", b"TAGS\x01a\x02", b"UNIQ_KEY\x017F\x02KEYS\x01a b\x02", b"UNIQ_KEY\x01x")))
+            if draw(st.integers(0, 12))
+            else draw(st.sampled_from((b"\xff", b"DELAY\x013", b"__CRC32#\x01x", b"TAGS\x01\x02", b"WAIT\x01false"))),
+            draw(st.sampled_from((0, 7, -(2**31)))),
+        )
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    return encode_batch(items)
 
 
 _PULL_TWISTS = ("field", "more fields", "fewer fields", "code", "flag", "body", "group")

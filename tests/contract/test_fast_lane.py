@@ -32,9 +32,10 @@ from kappamq.model.subscription import ClientConnection, ConsumerMembership, Sub
 from kappamq.net.connection import Connection, ConnectionLimits
 from kappamq.store.check import check_store
 from kappamq.store.store import Store
+from kappamq.wire.batch import BatchItem, encode_batch
 from kappamq.wire.command import Command
 from kappamq.wire.frame import FrameDecoder, encode_frame
-from kappamq.wire.headers import PullRequest, SendRequest
+from kappamq.wire.headers import PullRequest, SendRequest, encode_fields
 from tests.contract.kernel_traffic import pulls, reads, sends
 from tests.faults.records import small_settings
 
@@ -84,11 +85,12 @@ class Desk:
         unanswered_max: int = 8192,
         room: int = 100_000,
         hot_bytes: int = 1 << 30,
+        segment_bytes: int = 1 << 17,
     ) -> None:
         clock = ManualClock()
         self.root = root
         self.settings = small_settings(
-            visible="written", segment_bytes=1 << 17, message_bytes_max=50, hot_bytes=hot_bytes
+            visible="written", segment_bytes=segment_bytes, message_bytes_max=150, hot_bytes=hot_bytes
         )
         self.store = Store.open(root, self.settings, clock=clock)
         built_in = BuiltInTopics(cluster="c", broker="b", template_queues=4, auto_create=True, delay_levels=18)
@@ -113,7 +115,7 @@ class Desk:
             cluster="DefaultCluster",
             region="DefaultRegion",
             trace_on=True,
-            message_bytes_max=50,
+            message_bytes_max=150,
             permission=6,
             placing=PlacingRules(delay_levels=18, timer_enabled=True, timer_max_delay_seconds=3600),
             reject_transactions=False,
@@ -372,6 +374,36 @@ def run(play: Callable[[Desk], Awaitable[None]], root: Path, **limits: int) -> N
             desk.close()
 
     asyncio.run(main())
+
+
+def batch_frame(number: int, count: int) -> bytes:
+    request = SendRequest(producer_group="pg", topic="Orders", queue_id=0, born_at_ms=5, batch=True)
+    items = [BatchItem(b"item", b"TAGS\x01a\x02") for _ in range(count)]
+    command = Command(320, number, encode_fields(request), encode_batch(items))
+    return encode_frame(command)
+
+
+def test_a_batch_is_one_send_of_many_messages(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        await desk.receive(frame(1) + batch_frame(2, 3) + frame(3))
+        assert desk.bulk == 1
+        assert [reply.fields["queueOffset"] for reply in answers(desk)] == ["0", "1", "4"]
+        assert len(answers(desk)[1].fields["msgId"].split(",")) == 3
+        assert "transactionId" not in answers(desk)[1].fields
+        assert desk.statistics._items["TOPIC_PUT_NUMS", "Orders"].times == 3
+
+    run(play, tmp_path)
+
+
+@pytest.mark.parametrize("count", range(1, 60, 3))
+def test_batches_move_to_the_next_segment_together(count: int) -> None:
+    """The lane must break the log where the handlers do; a segment has room for about 500 of these messages."""
+    data = [batch_frame(number, 4) + frame(number) * count for number in range(600 // (count + 4))]
+    lane, ordinary = (
+        asyncio.run(outcome(data, has_lane=has_lane, segment_bytes=(1 << 16) + 4000)) for has_lane in (True, False)
+    )
+    assert len([name for name in lane[0] if name.startswith("commitlog")]) > 1
+    assert lane == ordinary
 
 
 def test_order_of_arrival_holds_between_both_paths(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kappamq.kernel import reference
+from kappamq.wire.batch import BatchItem, encode_batch
 from tests.contract.kernel_traffic import STAMP, TOPICS, framed, pulls, reads, sends
 
 compiled = pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
@@ -17,13 +18,18 @@ LIMITS: dict[str, Any] = {
     "stamp": STAMP,
     "count_max": 100,
     "frame_bytes_max": 1 << 20,
-    "body_bytes_max": 50,
+    "body_bytes_max": 150,
     "text_bytes_max": 32_000,
+    "batch_bytes_max": 500,
 }
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 HOST_V6 = bytes(range(20))
-JSON = (b"<", b"|", b"|", b"|", b"|", b">")
-BINARY = (b"<", b"|", b"|", b"|", b"|", b"|", b">")
+PIECES: dict[str, Any] = {
+    "json": (b"<", b"|", b"|", b"|", b"|", b">"),
+    "binary": (b"<", b"|", b"|", b"|", b"|", b"|", b">"),
+    "batch_json": (b"{", b"/", b"/", b"/", b"}"),
+    "batch_binary": (b"{", b"/", b"/", b"/", b"/", b"}"),
+}
 PLAIN = "UNIQ_KEY\x01ID1\x02TAGS\x01TagA\x02KEYS\x01k1  k2\x02"
 
 
@@ -109,7 +115,7 @@ def test_places_and_replies(data: list[tuple[bytes, bytes]], append_crc: bool, s
         }
         placed = compiled.place_sends(run.rows, run.texts, run.sources, targets, **arguments)
         assert placed == reference.place_sends(run.rows, run.texts, run.sources, targets, **arguments)
-        replies: dict[str, Any] = {"sources": len(run.sources), "host": store, "json": JSON, "binary": BINARY}
+        replies: dict[str, Any] = {"sources": len(run.sources), "host": store, **PIECES}
         mine = run.rows[first * reference.SEND_ROW.size :]
         answered = compiled.encode_send_replies(mine, placed[1], run.texts, queue_ids, **replies)
         assert answered == reference.encode_send_replies(mine, placed[1], run.texts, queue_ids, **replies)
@@ -155,6 +161,27 @@ def test_a_scan_has_a_limit_of_targets() -> None:
         assert run.scan(data, topics={b"Wide": 1000}, count_max=200)[1] == 200
         assert run.scan(data, topics={b"Wide": 1000}, count_max=1000)[1] == reference.TARGETS_MAX
         assert len(run.targets) == reference.TARGETS_MAX
+
+
+def test_a_batch_stays_together_and_gets_one_reply() -> None:
+    header = b'{"code":320,"extFields":{"a":"pg","b":"Orders","e":"3","g":"5","m":"true"}}'
+    items = [BatchItem(b"one", b"TAGS\x01a\x02"), BatchItem(b"two", b"UNIQ_KEY\x01x\x02", 9), BatchItem(b"three", b"")]
+    data = framed(0, header, encode_batch(items))
+    for kernel in (reference, compiled):
+        run = Run(kernel)
+        assert run.scan(data) == (len(data), 1, 1, None)
+        rows = list(reference.SEND_ROW.iter_unpack(run.rows))
+        more = reference.BATCH_MARK | reference.MORE_MARK
+        assert [row[3] for row in rows] == [more, more, reference.BATCH_MARK]
+        assert [data[row[4] : row[4] + row[5]] for row in rows] == [b"one", b"two", b"three"]
+        place: dict[str, Any] = {"first": 0, "log_offset": 0, "stored_at_ms": 0, "store_host": HOST, "append_crc": True}
+        targets = [(b"Orders", 3, 0, 0)]
+        assert kernel.place_sends(run.rows, run.texts, run.sources, targets, room=400, **place)[0] == b""
+        placed = kernel.place_sends(run.rows, run.texts, run.sources, targets, room=500, **place)
+        assert (len(placed[1]), placed[3]) == (60, [(len(placed[0]), 1)])
+        (reply,) = kernel.encode_send_replies(run.rows, placed[1], run.texts, [3], sources=1, host=HOST, **PIECES)
+        assert reply[8:].count(b",") == 2
+        assert reply.endswith(b"/3/0/0}")
 
 
 @relaxed
@@ -285,13 +312,13 @@ def test_rows_cannot_point_outside(kernel: Any, position: int) -> None:
         kernel.place_sends(row, b"texts", [(b"buffer", HOST)], [(b"T", 0, 0, 0)], **arguments)
     if position in (0, 1, 8, 9):
         with pytest.raises(ValueError):
-            kernel.encode_send_replies(row, bytes(20), b"texts", [0], sources=1, host=HOST, json=JSON, binary=BINARY)
+            kernel.encode_send_replies(row, bytes(20), b"texts", [0], sources=1, host=HOST, **PIECES)
 
 
 @pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
 def test_replies_go_in_the_order_of_their_sources(kernel: Any) -> None:
     rows = [reference.SEND_ROW.pack(0, source, *[0] * 15) for source in (1, 0)]
-    pieces: dict[str, Any] = {"sources": 3, "host": HOST, "json": JSON, "binary": BINARY}
+    pieces: dict[str, Any] = {"sources": 3, "host": HOST, **PIECES}
     frames = kernel.encode_send_replies(rows[1] + rows[0], bytes(40), b"", [0], **pieces)
     assert [bool(mine) for mine in frames] == [True, True, False]
     with pytest.raises(ValueError):

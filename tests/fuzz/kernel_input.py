@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kappamq.kernel import reference
+from kappamq.wire.batch import BatchItem, encode_batch
 from kappamq.wire.command import Command, HeaderType
 from kappamq.wire.frame import encode_frame
 from kappamq.wire.headers import PullRequest, SendRequest, SendRequestV1, encode_fields
@@ -56,19 +57,22 @@ class Corpus:
             ]
         )
         kind = source.choice((SendRequest, SendRequestV1))
+        is_batch = source.random() < 0.3
+        items = [BatchItem(source.randbytes(3), source.choice((b"", text.encode()))) for _ in range(2)]
         request = kind(
             producer_group="pg",
             topic=source.choice(("Orders", "Orders", "T", "New")),
             queue_id=source.randrange(4),
             born_at_ms=source.getrandbits(62),
             flags=source.choice((0, 1, -1)),
+            batch=is_batch,
             properties=text + f"UNIQ_KEY\x01{source.getrandbits(64):X}" + source.choice(("\x02", "")),
         )
         command = Command(
             code=request.code,
             request_id=source.getrandbits(31),
             fields=encode_fields(request),
-            body=source.randbytes(source.randrange(1, 80)),
+            body=encode_batch(items) if is_batch else source.randbytes(source.randrange(1, 80)),
             flag=source.choice((0, 2)),
             header_type=source.choice((HeaderType.JSON, HeaderType.BINARY)),
         )
@@ -122,8 +126,9 @@ def difference(data: bytes) -> tuple[str | None, int]:
         "stamp": b"CLUSTER\x01c\x02",
         "count_max": 100,
         "frame_bytes_max": 1 << 20,
-        "body_bytes_max": 60,
+        "body_bytes_max": 120,
         "text_bytes_max": 200,
+        "batch_bytes_max": 600,
     }
     pairs: list[tuple[str, Callable[[Any], Any]]] = [
         ("split_frames", lambda kernel: kernel.split_frames(data, 1 << 16)),
@@ -211,6 +216,7 @@ def _later_difference(
 
         def answered(kernel: Any, packed: bytes = packed, places: bytes = places) -> Any:
             pieces: dict[str, Any] = {"sources": 2, "host": HOST, "json": (b"a",) * 6, "binary": (b"b",) * 7}
+            pieces |= {"batch_json": (b"c",) * 5, "batch_binary": (b"d",) * 6}
             return kernel.encode_send_replies(packed, places, texts, [target[1] for target in targets], **pieces)
 
         def chained(kernel: Any, keys: bytes = keys) -> Any:

@@ -3,7 +3,7 @@
     on_frames ─▶ kernel.scan_sends ─▶ Appender.submit_run ─▶ Store.append_run ─▶ group commit ─▶ encode_send_replies
 
 The lane takes what `SendHandlers` would do the same with every time, and leaves everything else where it is, in order:
-messages with a delay, an instant or a transaction, batches, retries, topics that are new or not writable, and headers
+messages with a delay, an instant or a transaction, retries, topics that are new or not writable, and headers
 or properties that are unusual in any way. Only the compiled kernel makes it worth while.
 
 A run takes in what all connections send within one turn of the event loop: with many connections that have one send
@@ -23,7 +23,7 @@ from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
 from kappamq.errors import KappaError
 from kappamq.kernel import encode_send_replies, scan_sends
-from kappamq.kernel.reference import BINARY_MARK, CRC_PROPERTY_BYTES, ONE_WAY_MARK, SEND_ROW, TARGETS_MAX
+from kappamq.kernel.reference import BINARY_MARK, CRC_PROPERTY_BYTES, MORE_MARK, ONE_WAY_MARK, SEND_ROW, TARGETS_MAX
 from kappamq.model.config import Permission
 from kappamq.model.names import WRITE_PROTECTED_TOPICS, is_retry_topic
 from kappamq.model.properties import PROPERTIES_BYTES_MAX
@@ -71,7 +71,7 @@ class FastLane:
         self._rules: SendRules | None = None
         self._stamp = b""
         self._body_bytes_max = 0
-        self._replies: dict[int, ReplyPieces] = {}
+        self._replies: dict[int, tuple[ReplyPieces, ReplyPieces]] = {}
         self._turn: _Run | None = None
 
     def use(self, rules: SendRules) -> None:
@@ -126,6 +126,7 @@ class FastLane:
                 frame_bytes_max=connection.frame_bytes_max,
                 body_bytes_max=self._body_bytes_max,
                 text_bytes_max=TEXT_BYTES_MAX,
+                batch_bytes_max=self._segment_bytes - RECORD_OVERHEAD_MAX,
             )
             if count:
                 run.sources.append((buffer, connection.peer_host))
@@ -160,9 +161,8 @@ class FastLane:
             self._refuse(turn, outcome)
             return
         for queue in outcome.queues:
-            count = queue.count
-            self._statistics.stored(queue.topic, count, queue.record_bytes, times=count)
-        replies = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
+            self._statistics.stored(queue.topic, queue.count, queue.record_bytes, times=queue.sends)
+        single, batch = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
         frames = encode_send_replies(
             run.rows,
             run.places,
@@ -170,8 +170,10 @@ class FastLane:
             [queue_id for _topic, queue_id in run.targets],
             sources=len(turn.askers),
             host=run.store_host,
-            json=replies.json,
-            binary=replies.binary,
+            json=single.json,
+            binary=single.binary,
+            batch_json=batch.json,
+            batch_binary=batch.binary,
         )
         for (connection, answers), mine in zip(turn.askers, frames):
             if answers:
@@ -182,6 +184,8 @@ class FastLane:
         self._statistics.put_failed += turn.run.count
         for row in SEND_ROW.iter_unpack(turn.run.rows):
             _target, source, request_id, marks = row[:4]
+            if marks & MORE_MARK:
+                continue
             request = Command(
                 code=RequestCode.SEND_MESSAGE_V2,
                 request_id=request_id,
@@ -191,11 +195,14 @@ class FastLane:
             answer_fault(turn.askers[source][0], request, fault)
 
 
-def _pieces(rules: SendRules, code: ResponseCode) -> ReplyPieces:
+def _pieces(rules: SendRules, code: ResponseCode) -> tuple[ReplyPieces, ReplyPieces]:
+    """Replies to a single message and to a batch, which has no unique id."""
+
     def reply(request: Command, values: Sequence[str]) -> Command:
+        unique_id = values[3] if len(values) > 3 else None
         fields = rules.reply_fields(
-            offset_ids=values[0], queue_id=values[1], queue_offset=values[2], unique_id=values[3]
+            offset_ids=values[0], queue_id=values[1], queue_offset=values[2], unique_id=unique_id
         )
         return request.reply(code, fields=fields)
 
-    return ReplyPieces(4, reply)
+    return ReplyPieces(4, reply), ReplyPieces(3, reply)

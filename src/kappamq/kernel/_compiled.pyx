@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 6
+INTERFACE = 7
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -374,6 +374,12 @@ cdef enum:
     FIXED_BYTES = 17  # of a binary header, up to and with the length of the remark
     BINARY = 1
     ONE_WAY = 2
+    MORE = 4
+    BATCH = 8
+    BATCH_ITEMS_MAX = 4096
+    BATCH_TOPIC_BYTES_MAX = 127
+    ITEM_BYTES = 20
+    TOGETHER_BYTES = 137
     TRANSACTION_BITS = 0xC
     V6_BITS = 0x30
     ROW_BYTES = 72
@@ -841,12 +847,15 @@ cdef bint _read_send(const Header *header, Row *row, int64_t *queue_id) noexcept
     cdef int64_t born_at_ms = 0
     cdef int64_t other = 0
     cdef const Span *value
-    if not ((header.code == 310 and header.styles == 1) or (header.code == 10 and header.styles == 2)):
+    if not (
+        ((header.code == 310 or header.code == 320) and header.styles == 1)
+        or (header.code == 10 and header.styles == 2)
+    ):
         return False
     if header.flag != 0 and header.flag != 2:
         return False
-    # Producer group, topic, queue, birth and properties must be there.
-    if header.seen & 0x153 != 0x153 or header.values[TEXT_FIELD].size == 0:
+    # Producer group, topic, queue and birth must be there.
+    if header.seen & 0x53 != 0x53:
         return False
     if not (
         _number_of(header, 3, &other)
@@ -862,10 +871,16 @@ cdef bint _read_send(const Header *header, Row *row, int64_t *queue_id) noexcept
         value = &header.values[10]
         if not _is(value, b"true", 4) and not _is(value, b"false", 5):
             return False
-    if header.seen & (1U << 12) and not _is(&header.values[12], b"false", 5):
+    row.marks = ONE_WAY if header.flag else 0
+    if header.seen & (1U << 12) and _is(&header.values[12], b"true", 4):
+        row.marks |= BATCH
+        if header.values[1].size > BATCH_TOPIC_BYTES_MAX or flags & TRANSACTION_BITS:
+            return False
+    elif header.seen & (1U << 12) and not _is(&header.values[12], b"false", 5):
+        return False
+    elif header.code == 320 or not header.seen & (1U << TEXT_FIELD) or header.values[TEXT_FIELD].size == 0:
         return False
     row.request_id = <int32_t>header.request_id
-    row.marks = ONE_WAY if header.flag else 0
     row.flags = <int32_t>flags & ~TRANSACTION_BITS
     row.flag = <int32_t>flag
     row.retry_count = <int32_t>retry_count
@@ -974,7 +989,90 @@ cdef bint _read_facts(const uint8_t *text, Py_ssize_t size, Row *row) noexcept n
                 has_tags = True
                 row.tags_code = _hash_utf8(0, value.at, value.size)
         at = stop + 1
-    return row.id_bytes > 0
+    return True
+
+
+cdef Py_ssize_t _add_batch(
+    const uint8_t *data,
+    Py_ssize_t at,
+    Py_ssize_t end,
+    Py_ssize_t topic_bytes,
+    Row *row,
+    Arena *rows,
+    Arena *texts,
+    Py_ssize_t texts_before,
+    Py_ssize_t text_bytes_max,
+    Py_ssize_t batch_bytes_max,
+) except -2:
+    """Add a row for each message of a batch behind what both arenas hold, and say how many; -1 if one is not plain.
+
+    The sizes of the arenas stay as they are: the caller takes the rows over, or lets them be overwritten.
+    """
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t rows_size = rows.size
+    cdef Py_ssize_t texts_start = texts.size
+    cdef Py_ssize_t texts_size = texts_start
+    cdef Py_ssize_t total = 0
+    cdef Py_ssize_t size, body_bytes, text_bytes
+    cdef const uint8_t *text
+    cdef bint has_room
+    while at < end and count < BATCH_ITEMS_MAX:
+        if end - at < ITEM_BYTES + 2:
+            return -1
+        size = <int32_t>get32(data + at)
+        body_bytes = <int32_t>get32(data + at + 16)
+        if body_bytes <= 0 or body_bytes > end - at - ITEM_BYTES - 2:
+            return -1
+        text = data + at + ITEM_BYTES + body_bytes + 2
+        text_bytes = (<Py_ssize_t>(text - 2)[0] << 8) | (text - 1)[0]
+        if text_bytes > 0x7FFF or text_bytes > end - at - ITEM_BYTES - body_bytes - 2:
+            return -1
+        if ITEM_BYTES + body_bytes + 2 + text_bytes != size or text_bytes > text_bytes_max:
+            return -1
+        if not _is_utf8(text, text_bytes) or _is_unusual(text, text_bytes) or not _read_facts(text, text_bytes, row):
+            return -1
+        total += TOGETHER_BYTES + body_bytes + 3 * topic_bytes + text_bytes
+        if texts_before + texts_size + text_bytes > 0x7FFFFFFF:
+            return -1
+        rows.size = rows_size + count * ROW_BYTES
+        texts.size = texts_size
+        has_room = _reserve(rows, ROW_BYTES) and _reserve(texts, text_bytes)
+        rows.size = rows_size
+        texts.size = texts_start
+        if not has_room:
+            raise MemoryError
+        memcpy(texts.data + texts_size, text, text_bytes)
+        row.flag = <int32_t>get32(data + at + 12)
+        row.body_at = <uint32_t>(at + ITEM_BYTES)
+        row.body_bytes = <uint32_t>body_bytes
+        row.text_at = <uint32_t>(texts_before + texts_size)
+        row.text_bytes = <uint32_t>text_bytes
+        if row.id_bytes:
+            row.id_at += row.text_at
+        if row.keys_bytes:
+            row.keys_at += row.text_at
+        texts_size += text_bytes
+        at += size
+        if at < end:
+            row.marks |= MORE
+        else:
+            row.marks &= ~<uint32_t>MORE
+        memcpy(rows.data + rows_size + count * ROW_BYTES, row, ROW_BYTES)
+        count += 1
+    return count if at == end and total <= batch_bytes_max else -1
+
+
+cdef int _set_targets(uint8_t *rows, Py_ssize_t count, uint32_t target, uint32_t source, bint is_binary) noexcept nogil:
+    """Complete new rows of one request."""
+    cdef Row row
+    cdef Py_ssize_t index
+    for index in range(count):
+        memcpy(&row, rows + index * ROW_BYTES, ROW_BYTES)
+        row.target = target
+        row.source = source
+        row.marks |= BINARY if is_binary else 0
+        memcpy(rows + index * ROW_BYTES, &row, ROW_BYTES)
+    return 0
 
 
 cdef int _extend(bytearray whole, const Arena *part) except -1:
@@ -999,6 +1097,7 @@ def scan_sends(
     Py_ssize_t frame_bytes_max,
     Py_ssize_t body_bytes_max,
     Py_ssize_t text_bytes_max,
+    Py_ssize_t batch_bytes_max,
 ):
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
@@ -1010,7 +1109,7 @@ def scan_sends(
     cdef Py_ssize_t found_count = 0
     cdef Py_ssize_t count = 0
     cdef Py_ssize_t answers = 0
-    cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes
+    cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes, added
     cdef uint32_t mark
     cdef Header header
     cdef Cursor cursor
@@ -1043,7 +1142,11 @@ def scan_sends(
                 break
             if not _read_send(&header, &row, &queue_id):
                 break
+            if not header.seen & (1U << TEXT_FIELD):
+                header.values[TEXT_FIELD].at = cursor.end
+                header.values[TEXT_FIELD].size = 0
             text = &header.values[TEXT_FIELD]
+            topic = &header.values[1]
             if not _reserve(&new_texts, text.size + 1 + stamp_bytes) or not _reserve(&new_rows, ROW_BYTES):
                 raise MemoryError
             out = new_texts.data + new_texts.size
@@ -1052,18 +1155,44 @@ def scan_sends(
             else:
                 memcpy(out, text.at, text.size)
                 text_bytes = text.size
-            if text_bytes < 0 or not _is_utf8(out, text_bytes):
+            if text_bytes < 0 or not _is_utf8(out, text_bytes) or _is_unusual(out, text_bytes):
                 break
-            if _is_unusual(out, text_bytes) or not _read_facts(out, text_bytes, &row):
-                break
-            if out[text_bytes - 1] != 2:
-                out[text_bytes] = 2
-                text_bytes += 1
-            memcpy(out + text_bytes, stamp_data, stamp_bytes)
-            text_bytes += stamp_bytes
-            if text_bytes > text_bytes_max or texts_before + new_texts.size + text_bytes > 0x7FFFFFFF:
-                break
-            topic = &header.values[1]
+            if row.marks & BATCH:
+                # What the request itself says about properties is not stored.
+                added = _add_batch(
+                    data,
+                    body_at,
+                    end,
+                    topic.size,
+                    &row,
+                    &new_rows,
+                    &new_texts,
+                    texts_before,
+                    text_bytes_max,
+                    batch_bytes_max,
+                )
+                if added < 0:
+                    break
+                text_bytes = row.text_at + row.text_bytes - texts_before - new_texts.size
+            else:
+                if not _read_facts(out, text_bytes, &row) or row.id_bytes == 0:
+                    break
+                if out[text_bytes - 1] != 2:
+                    out[text_bytes] = 2
+                    text_bytes += 1
+                memcpy(out + text_bytes, stamp_data, stamp_bytes)
+                text_bytes += stamp_bytes
+                if text_bytes > text_bytes_max or texts_before + new_texts.size + text_bytes > 0x7FFFFFFF:
+                    break
+                row.body_at = <uint32_t>body_at
+                row.body_bytes = <uint32_t>(end - body_at)
+                row.text_at = <uint32_t>(texts_before + new_texts.size)
+                row.text_bytes = <uint32_t>text_bytes
+                row.id_at += row.text_at
+                if row.keys_bytes:
+                    row.keys_at += row.text_at
+                memcpy(new_rows.data + new_rows.size, &row, ROW_BYTES)
+                added = 1
             target = _find_target(found, found_count, topic, queue_id)
             if target < 0:
                 name = PyBytes_FromStringAndSize(<const char *>topic.at, topic.size)
@@ -1085,18 +1214,9 @@ def scan_sends(
                     found_count += 1
             else:
                 row.target = found[target].number
-            row.source = source
-            row.marks |= BINARY if mark >> 24 else 0
-            row.body_at = <uint32_t>body_at
-            row.body_bytes = <uint32_t>(end - body_at)
-            row.text_at = <uint32_t>(texts_before + new_texts.size)
-            row.text_bytes = <uint32_t>text_bytes
-            row.id_at += row.text_at
-            if row.keys_bytes:
-                row.keys_at += row.text_at
+            _set_targets(new_rows.data + new_rows.size, added, row.target, source, mark >> 24 == 1)
             new_texts.size += text_bytes
-            memcpy(new_rows.data + new_rows.size, &row, ROW_BYTES)
-            new_rows.size += ROW_BYTES
+            new_rows.size += added * ROW_BYTES
             count += 1
             answers += 0 if row.marks & ONE_WAY else 1
             at = end
@@ -1129,6 +1249,7 @@ cdef struct Destination:
     int64_t queue_offset
     uint32_t topic_hash
     uint32_t count
+    uint32_t sends
     int64_t record_bytes
 
 cdef struct Source:
@@ -1204,7 +1325,8 @@ def place_sends(
     cdef Py_ssize_t sources_count = len(sources)
     cdef Py_ssize_t targets_count = len(targets)
     cdef Py_ssize_t total = 0
-    cdef Py_ssize_t size, index, last
+    cdef Py_ssize_t size, needed, index, last
+    cdef bint is_within_batch = False
     cdef Destination destinations[TARGETS_MAX_C]
     cdef Destination *destination
     cdef uint8_t *ends[TARGETS_MAX_C]
@@ -1240,6 +1362,7 @@ def place_sends(
             destinations[index].queue_offset = queue_offset
             destinations[index].topic_hash = <uint32_t>(topic_hash & 0xFFFFFFFF)
             destinations[index].count = 0
+            destinations[index].sends = 0
             destinations[index].record_bytes = 0
         record.store_host = <const uint8_t *>PyBytes_AS_STRING(store_host)
         record.store_host_bytes = PyBytes_GET_SIZE(store_host)
@@ -1264,10 +1387,15 @@ def place_sends(
             size = _record_bytes(&record)
             if _all_properties_bytes(&record) > 0x7FFF or size > 0x7FFFFFFF:
                 raise OverflowError("a part of the record is too long for its length field")
-            if total + size > room:
+            needed = size
+            if row.marks & MORE and not is_within_batch:
+                needed = _together_bytes(row_data, last, count, destination.topic_bytes)
+            if total + needed > room:
                 break
+            is_within_batch = row.marks & MORE != 0
             total += size
             destination.count += 1
+            destination.sends += 0 if row.marks & MORE else 1
             destination.record_bytes += size
             last += 1
         data = PyBytes_FromStringAndSize(NULL, total)
@@ -1278,7 +1406,7 @@ def place_sends(
             entries = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>destinations[index].count * UNIT_BYTES)
             ends[index] = <uint8_t *>PyBytes_AS_STRING(entries)
             units.append(entries)
-            sizes.append(destinations[index].record_bytes)
+            sizes.append((destinations[index].record_bytes, destinations[index].sends))
         out = <uint8_t *>PyBytes_AS_STRING(data)
         place_out = <uint8_t *>PyBytes_AS_STRING(places)
         for index in range(first, last):
@@ -1308,6 +1436,21 @@ def place_sends(
     finally:
         free(origins)
         free(keys.data)
+
+
+cdef Py_ssize_t _together_bytes(
+    const uint8_t *rows, Py_ssize_t index, Py_ssize_t count, Py_ssize_t topic_bytes
+) noexcept nogil:
+    """What the batch that begins with a row may take."""
+    cdef Py_ssize_t total = 0
+    cdef Row row
+    while index < count:
+        row = _row_at(rows, index)
+        total += TOGETHER_BYTES + <Py_ssize_t>row.body_bytes + 3 * topic_bytes + row.text_bytes
+        if not row.marks & MORE:
+            break
+        index += 1
+    return total
 
 
 cdef void _fill_record(
@@ -1613,6 +1756,8 @@ def encode_send_replies(
     bytes host not None,
     tuple json not None,
     tuple binary not None,
+    tuple batch_json not None,
+    tuple batch_binary not None,
 ):
     cdef Py_ssize_t rows_bytes, text_bytes
     cdef const uint8_t *row_data = _data_of(rows, &rows_bytes)
@@ -1624,38 +1769,41 @@ def encode_send_replies(
     cdef Py_ssize_t source = 0
     cdef Py_ssize_t index, part, start, fields_at, host_bytes
     cdef int32_t numbers[TARGETS_MAX_C]
-    cdef Span texts_json[6]
-    cdef Span texts_binary[7]
-    cdef Span values[5]
+    cdef Span pieces[26]  # JSON, binary, JSON of a batch, binary of a batch
+    cdef Span *around
+    cdef Span values[4]
+    cdef Span request
+    cdef int parts
     cdef uint8_t offset_id[56]
     cdef uint8_t queue_text[20]
     cdef uint8_t offset_text[20]
     cdef uint8_t request_text[20]
     cdef uint8_t packed[8]
-    cdef Arena out
+    cdef Arena out, ids
+    cdef int64_t batch_offset = 0
     cdef Row row
     cdef Place place
     cdef list frames = []
     if rows_bytes % ROW_BYTES or PyBytes_GET_SIZE(places) % PLACE_BYTES:
         raise ValueError("rows or places are cut short")
-    if len(json) != 6 or len(binary) != 7 or targets_count > TARGETS_MAX_C or len(host) not in (8, 20):
-        raise ValueError("a reply needs 6 or 7 pieces, at most 256 targets and a packed host")
+    if len(json) != 6 or len(binary) != 7 or len(batch_json) != 5 or len(batch_binary) != 6:
+        raise ValueError("a reply needs 6 or 7 pieces, that of a batch 5 or 6")
+    if targets_count > TARGETS_MAX_C or len(host) not in (8, 20):
+        raise ValueError("there are more than 256 targets, or the host is not packed")
     for index in range(targets_count):
         numbers[index] = queue_ids[index]
-    for index in range(6):
-        _span_of(json[index], &texts_json[index])
-        pieces_bytes += texts_json[index].size
-    for index in range(7):
-        _span_of(binary[index], &texts_binary[index])
-        pieces_bytes += texts_binary[index].size
+    index = 0
+    for piece in (*json, *binary, *batch_json, *batch_binary):
+        _span_of(piece, &pieces[index])
+        pieces_bytes += pieces[index].size
+        index += 1
     host_bytes = PyBytes_GET_SIZE(host)
     _hex(<const uint8_t *>PyBytes_AS_STRING(host), host_bytes, offset_id)
-    values[0].at = offset_id
-    values[0].size = 2 * host_bytes + 16
     values[1].at = queue_text
     values[2].at = offset_text
-    values[4].at = request_text
+    request.at = request_text
     memset(&out, 0, sizeof(Arena))
+    memset(&ids, 0, sizeof(Arena))
     try:
         for index in range(count):
             row = _row_at(row_data, index)
@@ -1667,37 +1815,61 @@ def encode_send_replies(
             while source < <Py_ssize_t>row.source:
                 frames.append(_taken(&out))
                 source += 1
-            if row.marks & ONE_WAY:
-                continue
-            # Pieces of both kinds, three numbers, the offset id and some lengths are more than any one reply takes.
-            if not _reserve(&out, pieces_bytes + row.id_bytes + 192):
-                raise MemoryError
             put64(packed, <uint64_t>place.log_offset)
             _hex(packed, 8, offset_id + 2 * host_bytes)
+            if row.marks & BATCH:
+                if not _reserve(&ids, 57):
+                    raise MemoryError
+                if ids.size == 0:
+                    batch_offset = place.queue_offset
+                else:
+                    ids.data[ids.size] = 0x2C
+                    ids.size += 1
+                _add(&ids, offset_id, 2 * host_bytes + 16)
+                if row.marks & MORE:
+                    continue
+                values[0].at = ids.data
+                values[0].size = ids.size
+                values[2].size = _digits(batch_offset, offset_text)
+                around = &pieces[18 if row.marks & BINARY else 13]
+                parts = 3
+            else:
+                values[0].at = offset_id
+                values[0].size = 2 * host_bytes + 16
+                values[2].size = _digits(place.queue_offset, offset_text)
+                values[3].at = text_data + row.id_at
+                values[3].size = row.id_bytes
+                around = &pieces[6 if row.marks & BINARY else 0]
+                parts = 4
+            ids.size = 0
+            if row.marks & ONE_WAY:
+                continue
+            # All pieces, three numbers and some lengths are more than any one reply takes beside its ids.
+            if not _reserve(&out, pieces_bytes + values[0].size + row.id_bytes + 192):
+                raise MemoryError
             values[1].size = _digits(numbers[row.target], queue_text)
-            values[2].size = _digits(place.queue_offset, offset_text)
-            values[3].at = text_data + row.id_at
-            values[3].size = row.id_bytes
             start = out.size
             out.size += 8
             if row.marks & BINARY:
-                _add(&out, texts_binary[0].at, texts_binary[0].size)
+                _add(&out, around[0].at, around[0].size)
                 _add32(&out, <uint32_t>row.request_id)
-                _add(&out, texts_binary[1].at, texts_binary[1].size)
+                _add(&out, around[1].at, around[1].size)
                 fields_at = out.size
                 out.size += 4
-                _add(&out, texts_binary[2].at, texts_binary[2].size)
-                for part in range(4):
+                _add(&out, around[2].at, around[2].size)
+                for part in range(parts):
                     _add32(&out, <uint32_t>values[part].size)
                     _add(&out, values[part].at, values[part].size)
-                    _add(&out, texts_binary[3 + part].at, texts_binary[3 + part].size)
+                    _add(&out, around[3 + part].at, around[3 + part].size)
                 put32(out.data + fields_at, <uint32_t>(out.size - fields_at - 4))
             else:
-                values[4].size = _digits(row.request_id, request_text)
-                _add(&out, texts_json[0].at, texts_json[0].size)
-                for part in range(5):
+                request.size = _digits(row.request_id, request_text)
+                _add(&out, around[0].at, around[0].size)
+                for part in range(parts):
                     _add(&out, values[part].at, values[part].size)
-                    _add(&out, texts_json[1 + part].at, texts_json[1 + part].size)
+                    _add(&out, around[1 + part].at, around[1 + part].size)
+                _add(&out, request.at, request.size)
+                _add(&out, around[1 + parts].at, around[1 + parts].size)
             put32(out.data + start, <uint32_t>(out.size - start - 4))
             put32(out.data + start + 4, (<uint32_t>(1 if row.marks & BINARY else 0) << 24) | <uint32_t>(out.size - start - 8))
         while source < sources:
@@ -1706,6 +1878,7 @@ def encode_send_replies(
         return frames
     finally:
         free(out.data)
+        free(ids.data)
 
 
 cdef bytes _taken(Arena *arena):

@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 6
+INTERFACE = 7
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -45,6 +45,9 @@ HEAD_ROW = Struct("=II")
 """slot, number of the newest entry of its chain."""
 BINARY_MARK = 1
 ONE_WAY_MARK = 2
+MORE_MARK = 4
+"""The next row belongs to the same batch: both stay in one segment and share a reply."""
+BATCH_MARK = 8
 TARGETS_MAX = 256
 """Most queues that the rows of one run go to."""
 
@@ -239,6 +242,12 @@ _ENTRY = Struct(">iqii")
 
 _SEND_SHORT = 310
 _SEND_LONG = 10
+_SEND_BATCH = 320
+_BATCH_ITEMS_MAX = 4096
+_BATCH_TOPIC_BYTES_MAX = 127
+_ITEM = Struct(">iiiii")
+_TOGETHER_BYTES = 137
+"""What a record may take beside body, properties and three times its topic: the guess by which batches are placed."""
 _REPLY_FLAGS_PLAIN = (0, 2)
 _BORN_V6 = 0x10
 _STORE_V6 = 0x20
@@ -316,6 +325,14 @@ class _Send(NamedTuple):
     text: bytes
 
 
+class _Message(NamedTuple):
+    body_at: int
+    body_bytes: int
+    flag: int
+    text: bytes
+    facts: tuple[int, int, int, int, int]
+
+
 def scan_sends(
     buffer: bytes,
     at: int,
@@ -330,11 +347,13 @@ def scan_sends(
     frame_bytes_max: int,
     body_bytes_max: int,
     text_bytes_max: int,
+    batch_bytes_max: int,
 ) -> tuple[int, int, int, bytes | None]:
     """Take whole frames that hold plain sends from `at` on, until one is not, and add them to a run.
 
-    Plain is: a single message with an exact header, to an existing queue of one of `topics` (name → queues), whose
-    properties name a unique id once and call for nothing but storing. The stored text is theirs and the `stamp`.
+    Plain is: a message with an exact header, to an existing queue of one of `topics` (name → queues), whose properties
+    name a unique id once and call for nothing but storing; the stored text is theirs and the `stamp`. A batch of such
+    messages is plain, too: each is a row, its text is stored as it is, and all take `batch_bytes_max` at most.
     `rows`, `texts` and `targets` (queue → number) are the run and grow; rows name their `source` and target. Returns
     the position behind the last frame taken, their number, how many of them want an answer, and the topic of the next
     frame if that alone kept it from being taken: `topics` does not say.
@@ -356,11 +375,16 @@ def scan_sends(
         send = _send_of(read, marks=BINARY_MARK if mark >> 24 else 0) if read is not None else None
         if send is None:
             break
-        facts = _facts_of(send.text)
-        if facts is None:
-            break
-        text = send.text + (b"" if send.text.endswith(b"\x02") else b"\x02") + stamp
-        if len(text) > text_bytes_max or len(texts) + len(text) > 0x7FFFFFFF:
+        if send.marks & BATCH_MARK:
+            messages = _messages_of(buffer, body_at, end, send, batch_bytes_max=batch_bytes_max)
+        else:
+            messages = _message_of(body_at, end, send, stamp)
+        text_bytes = sum([len(message.text) for message in messages])
+        if (
+            not messages
+            or max([len(message.text) for message in messages]) > text_bytes_max
+            or len(texts) + text_bytes > 0x7FFFFFFF
+        ):
             break
         queue = (send.topic, send.queue_id)
         if queue not in targets:
@@ -371,32 +395,66 @@ def scan_sends(
             if not 0 <= send.queue_id < queues or len(targets) >= TARGETS_MAX:
                 break
             targets[queue] = len(targets)
-        id_at, id_bytes, keys_at, keys_bytes, code = facts
-        start = len(texts)
-        texts += text
-        rows += SEND_ROW.pack(
-            targets[queue],
-            source,
-            send.request_id,
-            send.marks,
-            body_at,
-            end - body_at,
-            start,
-            len(text),
-            start + id_at,
-            id_bytes,
-            start + keys_at if keys_bytes else 0,
-            keys_bytes,
-            code,
-            send.flags & ~_TRANSACTION_MASK,
-            send.flag,
-            send.retry_count,
-            send.born_at_ms,
-        )
+        for left, message in zip(range(len(messages) - 1, -1, -1), messages):
+            id_at, id_bytes, keys_at, keys_bytes, code = message.facts
+            start = len(texts)
+            texts += message.text
+            rows += SEND_ROW.pack(
+                targets[queue],
+                source,
+                send.request_id,
+                send.marks | (MORE_MARK if left else 0),
+                message.body_at,
+                message.body_bytes,
+                start,
+                len(message.text),
+                start + id_at if id_bytes else 0,
+                id_bytes,
+                start + keys_at if keys_bytes else 0,
+                keys_bytes,
+                code,
+                send.flags & ~_TRANSACTION_MASK,
+                message.flag,
+                send.retry_count,
+                send.born_at_ms,
+            )
         count += 1
         answers += 0 if send.marks & ONE_WAY_MARK else 1
         at = end
     return at, count, answers, unknown
+
+
+def _message_of(body_at: int, end: int, send: _Send, stamp: bytes) -> list[_Message]:
+    """The message of a send; none when it is not plain."""
+    facts = _facts_of(send.text)
+    if facts is None or not facts[1]:
+        return []
+    text = send.text + (b"" if send.text.endswith(b"\x02") else b"\x02") + stamp
+    return [_Message(body_at, end - body_at, send.flag, text, facts)]
+
+
+def _messages_of(buffer: bytes, at: int, end: int, send: _Send, *, batch_bytes_max: int) -> list[_Message]:
+    """The messages of a batch; none when one of them is not plain."""
+    messages: list[_Message] = []
+    total = 0
+    while at < end and len(messages) < _BATCH_ITEMS_MAX:
+        if end - at < _ITEM.size + 2:
+            return []
+        size, _magic, _crc, flag, body_bytes = _ITEM.unpack_from(buffer, at)
+        text_at = at + _ITEM.size + body_bytes + 2
+        if not 0 < body_bytes <= end - at - _ITEM.size - 2:
+            return []
+        text_bytes = _SHORT.unpack_from(buffer, text_at - 2)[0]
+        if not 0 <= text_bytes <= end - text_at or text_at + text_bytes - at != size:
+            return []
+        text = buffer[text_at : text_at + text_bytes]
+        facts = _facts_of(text)
+        if facts is None:
+            return []
+        total += _TOGETHER_BYTES + body_bytes + 3 * len(send.topic) + text_bytes
+        messages.append(_Message(at + _ITEM.size, body_bytes, flag, text, facts))
+        at += size
+    return messages if at == end and total <= batch_bytes_max else []
 
 
 def _read_json(header: bytes) -> _Header | None:
@@ -524,9 +582,9 @@ def _read_binary(header: bytes) -> _Header | None:
 
 def _send_of(header: _Header, *, marks: int) -> _Send | None:
     code, request_id, flag, fields = header
-    if code not in (_SEND_SHORT, _SEND_LONG) or flag not in _REPLY_FLAGS_PLAIN:
+    if code not in (_SEND_SHORT, _SEND_LONG, _SEND_BATCH) or flag not in _REPLY_FLAGS_PLAIN:
         return None
-    names = _SHORT_NAMES if code == _SEND_SHORT else _LONG_NAMES
+    names = _LONG_NAMES if code == _SEND_LONG else _SHORT_NAMES
     if not fields.keys() <= set(names):
         return None
     values = [fields.get(name) for name in names]
@@ -534,13 +592,21 @@ def _send_of(header: _Header, *, marks: int) -> _Send | None:
         return None
     numbers: dict[int, int] = {}
     for field in (*_I32_FIELDS, 6):
-        text = values[field]
-        if text is not None:
+        value = values[field]
+        if value is not None:
             limit = 2**63 if field == 6 else 2**31
-            if not _NUMBER.fullmatch(text) or not -limit <= int(text) < limit:
+            if not _NUMBER.fullmatch(value) or not -limit <= int(value) < limit:
                 return None
-            numbers[field] = int(text)
-    if values[10] not in (None, b"true", b"false") or values[12] not in (None, b"false") or not values[8]:
+            numbers[field] = int(value)
+    text = values[8] or b""
+    if values[10] not in (None, b"true", b"false") or values[12] not in (None, b"true", b"false"):
+        return None
+    if values[12] == b"true":
+        marks |= BATCH_MARK
+        topic_bytes = len(values[1] or b"")
+        if topic_bytes > _BATCH_TOPIC_BYTES_MAX or numbers.get(5, 0) & _TRANSACTION_MASK or _is_unusual(text):
+            return None
+    elif not text or code == _SEND_BATCH:
         return None
     return _Send(
         request_id,
@@ -551,13 +617,21 @@ def _send_of(header: _Header, *, marks: int) -> _Send | None:
         numbers[6],
         numbers.get(7, 0),
         numbers.get(9, 0),
-        values[8],
+        text,
     )
+
+
+def _is_unusual(text: bytes) -> bool:
+    return any(mark in text for mark in _UNUSUAL)
 
 
 def _facts_of(text: bytes) -> tuple[int, int, int, int, int] | None:
     """Position and length of the unique id and of the keys, and the tags code; `None` for a text that is not plain."""
-    if any(mark in text for mark in _UNUSUAL):
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return None
+    if _is_unusual(text):
         return None
     found: dict[bytes, tuple[int, int]] = {}
     at = 0
@@ -569,7 +643,7 @@ def _facts_of(text: bytes) -> tuple[int, int, int, int, int] | None:
             found[name] = (at + len(name) + 1, len(value))
         at += len(piece) + 1
     id_at, id_bytes = found.get(b"UNIQ_KEY", (0, 0))
-    if not id_bytes or not _PLAIN.fullmatch(text[id_at : id_at + id_bytes]):
+    if not _PLAIN.fullmatch(text[id_at : id_at + id_bytes]):
         return None
     tags_at, tags_bytes = found.get(b"TAGS", (0, 0))
     return id_at, id_bytes, *found.get(b"KEYS", (0, 0)), java_hash(text[tags_at : tags_at + tags_bytes].decode())
@@ -587,20 +661,23 @@ def place_sends(
     stored_at_ms: int,
     store_host: bytes,
     append_crc: bool,
-) -> tuple[bytes, bytes, list[bytes], list[int], bytes]:
+) -> tuple[bytes, bytes, list[bytes], list[tuple[int, int]], bytes]:
     """Records of the rows from number `first` on, as many as fit `room` bytes at `log_offset`.
 
     `sources` are the buffer that was scanned and the host it came from; `targets` are topic, queue number, queue offset
     of the next record, and Java's hash of the topic and `#`. Returns the bytes for the log, the place of each record,
-    the entries of each target's queue, how many bytes its records take, and all keys for the index.
+    the entries of each target's queue, how many bytes its records take and how many sends they are of, and all keys for
+    the index.
     """
     data = bytearray()
     places: list[bytes] = []
     units: list[list[bytes]] = [[] for _ in targets]
-    sizes = [0] * len(targets)
+    sizes = [(0, 0)] * len(targets)
     keys: list[bytes] = []
-    for row in SEND_ROW.iter_unpack(rows[first * SEND_ROW.size :]):
-        target, source, _request_id, _marks, body_at, body_bytes, text_at, text_bytes, id_at, id_bytes = row[:10]
+    unpacked = list(SEND_ROW.iter_unpack(rows[first * SEND_ROW.size :]))
+    is_within_batch = False
+    for number, row in enumerate(unpacked):
+        target, source, _request_id, marks, body_at, body_bytes, text_at, text_bytes, id_at, id_bytes = row[:10]
         keys_at, keys_bytes, code, flags, flag, retry_count, born_at_ms = row[10:]
         if target >= len(targets) or source >= len(sources):
             raise ValueError("a row points outside of what was scanned")
@@ -629,18 +706,32 @@ def place_sends(
             prepared_offset=0,
             append_crc=append_crc,
         )
-        if len(data) + len(record) > room:
+        needed = len(record)
+        if marks & MORE_MARK and not is_within_batch:
+            needed = _together_bytes(unpacked[number:], len(topic))
+        if len(data) + needed > room:
             break
+        is_within_batch = bool(marks & MORE_MARK)
         at = log_offset + len(data)
         data += record
         places.append(PLACE_ROW.pack(at, queue_offset, len(record)))
         units[target].append(_UNIT.pack(at, len(record), code))
-        sizes[target] += len(record)
+        sizes[target] = (sizes[target][0] + len(record), sizes[target][1] + (0 if marks & MORE_MARK else 1))
         for key in (texts[id_at : id_at + id_bytes], *texts[keys_at : keys_at + keys_bytes].split(b" ")):
             if key:
                 hashed = abs(java_hash_extend(topic_hash, key.decode()))
                 keys.append(KEY_ROW.pack(hashed if hashed < 1 << 31 else 0, at))
     return bytes(data), b"".join(places), [b"".join(entries) for entries in units], sizes, b"".join(keys)
+
+
+def _together_bytes(rows: list[tuple[int, ...]], topic_bytes: int) -> int:
+    """What a batch at the start of some rows may take."""
+    total = 0
+    for row in rows:
+        total += _TOGETHER_BYTES + row[5] + 3 * topic_bytes + row[7]
+        if not row[3] & MORE_MARK:
+            break
+    return total
 
 
 def chain_keys(
@@ -774,36 +865,47 @@ def encode_send_replies(
     host: bytes,
     json: tuple[bytes, ...],
     binary: tuple[bytes, ...],
+    batch_json: tuple[bytes, ...],
+    batch_binary: tuple[bytes, ...],
 ) -> list[bytes]:
     """Frames that answer the rows that have a place, for each of that many sources; one-way sends get none.
 
     `json` is what stands around offset id, queue number, queue offset, unique id and request id; `binary` what stands
     around request id, length of the fields, offset id, queue number, queue offset and unique id (these four with a
-    length in front). `host` begins each offset id. The rows must be in the order of their sources.
+    length in front). Those of a batch have no unique id, and the offset ids of all its messages. `host` begins each
+    offset id. The rows must be in the order of their sources.
     """
     frames: list[list[bytes]] = [[] for _ in range(sources)]
+    batch: list[bytes] = []
+    batch_offset = 0
     last = 0
     for (log_offset, queue_offset, _size), row in zip(PLACE_ROW.iter_unpack(places), SEND_ROW.iter_unpack(rows)):
         target, source, request_id, marks, id_at, id_bytes = *row[:4], row[8], row[9]
         if target >= len(queue_ids) or id_at + id_bytes > len(texts) or not last <= source < sources:
             raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
         last = source
+        offset_id = (host + log_offset.to_bytes(8, "big", signed=True)).hex().upper().encode()
+        if marks & BATCH_MARK:
+            batch_offset = batch_offset if batch else queue_offset
+            batch.append(offset_id)
+            if marks & MORE_MARK:
+                continue
+            values = [b",".join(batch), str(queue_ids[target]).encode(), str(batch_offset).encode()]
+        else:
+            unique_id = bytes(texts[id_at : id_at + id_bytes])
+            values = [offset_id, str(queue_ids[target]).encode(), str(queue_offset).encode(), unique_id]
+        batch = []
         if marks & ONE_WAY_MARK:
             continue
-        values = (
-            (host + log_offset.to_bytes(8, "big", signed=True)).hex().upper().encode(),
-            str(queue_ids[target]).encode(),
-            str(queue_offset).encode(),
-            bytes(texts[id_at : id_at + id_bytes]),
-        )
         if marks & BINARY_MARK:
-            ends = (*binary[3:6], binary[6])
-            fields = binary[2] + b"".join([_I32.pack(len(value)) + value + after for value, after in zip(values, ends)])
-            header = binary[0] + _I32.pack(request_id) + binary[1] + _I32.pack(len(fields)) + fields
+            pieces = batch_binary if marks & BATCH_MARK else binary
+            pairs = zip(values, pieces[3:])
+            fields = pieces[2] + b"".join([_I32.pack(len(value)) + value + after for value, after in pairs])
+            header = pieces[0] + _I32.pack(request_id) + pieces[1] + _I32.pack(len(fields)) + fields
         else:
-            header = json[0] + b"".join(
-                [value + after for value, after in zip((*values, str(request_id).encode()), json[1:])]
-            )
+            pieces = batch_json if marks & BATCH_MARK else json
+            values.append(str(request_id).encode())
+            header = pieces[0] + b"".join([value + after for value, after in zip(values, pieces[1:])])
         kind = 1 if marks & BINARY_MARK else 0
         frames[source].append(_FRAME.pack(len(header) + 4, kind << 24 | len(header)) + header)
     return [b"".join(mine) for mine in frames]

@@ -34,7 +34,13 @@ class PlainRun:
     sources: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Buffers with the hosts they came from."""
     count: int = 0
+    """Of sends: a batch counts as one."""
     places: bytes = b""
+
+    @property
+    def records(self) -> int:
+        """Number of messages."""
+        return len(self.rows) // SEND_ROW.size
 
 
 @dataclass(slots=True)
@@ -46,6 +52,8 @@ class QueueRun:
     start: int
     units: bytes
     record_bytes: int
+    sends: int
+    """Requests that brought them."""
 
     @property
     def count(self) -> int:
@@ -70,7 +78,7 @@ class RunBatch:
 
     @property
     def count(self) -> int:
-        return self.run.count
+        return self.run.records
 
     def release(self) -> None:
         """Let go of the bytes that are in the log now."""
@@ -123,7 +131,7 @@ def place_run(
     starts = [queue.next for queue in queues]
     nexts = starts
     units: list[bytes] = []
-    sizes: list[int] = []
+    sizes: list[tuple[int, int]] = []
     parts: list[tuple[Segment, int, bytes]] = []
     places = keys = b""
     segment = log.tail()
@@ -149,9 +157,9 @@ def place_run(
         places += more_places
         keys += more_keys
         units = [before + more for before, more in zip(units, more_units)] if units else more_units
-        sizes = [before + more for before, more in zip(sizes, more_sizes)] if sizes else more_sizes
+        sizes = [(a + c, b + d) for (a, b), (c, d) in zip(sizes, more_sizes)] if sizes else more_sizes
         nexts = [start + len(entries) // UNIT_BYTES for start, entries in zip(starts, units)]
-        if done >= run.count:
+        if done >= run.records:
             break
         if end == segment.start and not data:
             raise InvalidMessage(
@@ -169,7 +177,7 @@ def place_run(
         now_ms,
         parts,
         [
-            QueueRun(queue.topic, queue.queue_id, start, entries, size)
+            QueueRun(queue.topic, queue.queue_id, start, entries, *size)
             for queue, start, entries, size in zip(queues, starts, units, sizes)
         ],
         keys,

@@ -53,6 +53,7 @@ def run_of(frames: Sequence[bytes], *, born_host: bytes = HOST) -> PlainRun:
         frame_bytes_max=1 << 20,
         body_bytes_max=1 << 20,
         text_bytes_max=30_000,
+        batch_bytes_max=1 << 20,
     )
     assert (end, count, unknown) == (len(buffer), len(frames), None)
     return run
