@@ -28,6 +28,7 @@ from tests.interop.harness import (
 from tests.interop.scenarios import Scenario, numbered, poll
 from tests.interop.support import (
     FROM_FIRST,
+    FROM_LAST,
     AnyCluster,
     await_messages,
     await_queues,
@@ -164,6 +165,28 @@ def delay_level(java: JavaClient, cluster: AnyCluster) -> None:
         assert now.retry_count == 0
 
 
+def delay_level_beyond_the_last(java: JavaClient, cluster: AnyCluster) -> None:
+    """A level that does not exist counts as the last one, two hours."""
+    with topic_with_admin(java, cluster, queues=1) as (topic, admin), java.producer(cluster.nameserver) as producer:
+        [sent] = producer.send(Outgoing(topic=topic, keys="far", delay_level=99))
+        assert sent.offset_id is not None
+        waiting = admin.view("SCHEDULE_TOPIC_XXXX", sent.offset_id)
+        assert (waiting.topic, waiting.queue_id, waiting.properties["DELAY"]) == ("SCHEDULE_TOPIC_XXXX", 17, "18")
+
+
+def new_groups_start(java: JavaClient, cluster: AnyCluster) -> None:
+    """A new group on a young topic starts at its first message, whatever it asked for."""
+    with topic_with_admin(java, cluster, queues=1) as (topic, admin), java.producer(cluster.nameserver) as producer:
+        producer.send(*numbered(topic, 3))
+        [queue] = queues_of(admin, topic)
+        eventually(lambda: admin.max_offset(queue), lambda offset: offset == 3)
+        for options in (FROM_FIRST, FROM_LAST):
+            with java.push_consumer(
+                cluster.nameserver, fresh("group"), [Subscription(topic=topic)], options=options
+            ) as consumer:
+                assert sorted(each.queue_offset for each in await_messages(consumer, 3)) == [0, 1, 2], options
+
+
 def timer_delay(java: JavaClient, cluster: AnyCluster) -> None:
     """Delays of any length, in milliseconds, seconds, or until a moment; broker 5.x only."""
     with topic_with_admin(java, cluster, queues=1) as (topic, _), java.producer(cluster.nameserver) as producer:
@@ -240,6 +263,25 @@ def transaction_check(java: JavaClient, cluster: AnyCluster) -> None:
         asked = next(each for each in checks if each.keys == "later")
         assert (asked.topic, asked.body) == (topic, b"later")
         assert asked.unique_id == sent.unique_id == asked.transaction_id
+
+
+def transaction_check_by_another_producer(java: JavaClient, cluster: AnyCluster) -> None:
+    """When the sender of an undecided message is gone, any producer of its group is asked."""
+    group = fresh("producers")
+    with topic_with_admin(java, cluster, queues=1) as (topic, _):
+        with java.producer(cluster.nameserver, group, transaction=True) as first:
+            first.send_in_transaction(Outgoing(topic=topic, keys="k", body=b"left behind"), local="UNKNOW")
+        with (
+            java.producer(cluster.nameserver, group, transaction=True) as second,
+            java.push_consumer(
+                cluster.nameserver, fresh("group"), [Subscription(topic=topic)], options=FROM_FIRST
+            ) as consumer,
+        ):
+            # The answers of the second one go by the key, which both messages have.
+            mine = Outgoing(topic=topic, keys="k", body=b"mine")
+            second.send_in_transaction(mine, local="UNKNOW", checks=["COMMIT_MESSAGE"] * 8)
+            received = await_messages(consumer, 2, seconds_max=60)
+        assert sorted(each.body for each in received) == [b"left behind", b"mine"]
 
 
 def sql_filter(java: JavaClient, cluster: AnyCluster) -> None:
@@ -337,10 +379,13 @@ KIND_SCENARIOS: Final[tuple[Scenario, ...]] = (
     dead_letter,
     send_back_from_pull,
     delay_level,
+    delay_level_beyond_the_last,
+    new_groups_start,
     timer_delay,
     transaction_commit,
     transaction_rollback,
     transaction_check,
+    transaction_check_by_another_producer,
     sql_filter,
     request_reply,
     trace,

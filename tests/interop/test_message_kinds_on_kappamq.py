@@ -12,12 +12,15 @@ from tests.interop.harness import JavaClient
 from tests.interop.kind_scenarios import (
     dead_letter,
     delay_level,
+    delay_level_beyond_the_last,
     listener_failures_retry,
+    new_groups_start,
     request_reply,
     retry_then_success,
     send_back_from_pull,
     timer_delay,
     transaction_check,
+    transaction_check_by_another_producer,
     transaction_commit,
     transaction_rollback,
 )
@@ -29,10 +32,13 @@ SCENARIOS = (
     dead_letter,
     send_back_from_pull,
     delay_level,
+    delay_level_beyond_the_last,
     timer_delay,
+    new_groups_start,
     transaction_commit,
     transaction_rollback,
     transaction_check,
+    transaction_check_by_another_producer,
     request_reply,
 )
 

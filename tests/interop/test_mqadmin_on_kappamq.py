@@ -378,6 +378,36 @@ def test_our_consumer_is_moved_while_it_runs(site: Site, our_traffic: OurTraffic
     assert "clone group offset success" in copied
 
 
+def test_a_group_is_moved_to_the_millisecond(site: Site, our_traffic: OurTraffic) -> None:
+    our_traffic.consumer.close()
+    queue = our_traffic.producer.queues_of(our_traffic.topic)[0]
+    with kappamq.Cluster(site.nameserver) as calls:
+        time.sleep(0.05)
+        our_traffic.producer.send(kappamq.Message(our_traffic.topic, b"4"))
+        time.sleep(0.05)
+        our_traffic.producer.send(kappamq.Message(our_traffic.topic, b"5"))
+        stored = [message.stored_at_ms for message in calls.pull(queue, 0, group="looker")]
+
+    def moved_to(moment_ms: int) -> str:
+        rows = site.rows(
+            "resetOffsetByTime", "-g", our_traffic.group, "-t", our_traffic.topic, "-s", str(moment_ms), "-f", "true"
+        )
+        [offset] = [row[2] for row in rows if row[:2] == [site.broker_name, "0"]]
+        return offset
+
+    # Forward and back: the first message that was stored then or later.
+    for moment_ms, offset in (
+        (stored[4], "4"),
+        (stored[4] + 1, "5"),
+        (stored[4] - 1, "4"),
+        (stored[5], "5"),
+        (stored[0], "0"),
+        (stored[5] + 1, "6"),
+        (stored[3] + 1, "4"),
+    ):
+        assert moved_to(moment_ms) == offset, moment_ms
+
+
 def test_the_way_of_consuming_is_set_as_on_the_real_one(site: Site, our_traffic: OurTraffic) -> None:
     printed = site.run(
         "setConsumeMode", *("-c", CLUSTER, "-t", our_traffic.topic, "-g", our_traffic.group, "-m", "PULL", "-q", "0")
