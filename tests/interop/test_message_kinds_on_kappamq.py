@@ -8,7 +8,7 @@ import pytest
 
 from kappamq.broker.settings import BrokerSettings
 from kappamq.testing.cluster import SMALL_STORE, ClusterAddresses, start_cluster
-from tests.interop.harness import JavaClient
+from tests.interop.harness import JavaClient, JavaError, Subscription
 from tests.interop.kind_scenarios import (
     dead_letter,
     delay_level,
@@ -25,6 +25,7 @@ from tests.interop.kind_scenarios import (
     transaction_rollback,
 )
 from tests.interop.scenarios import Scenario
+from tests.interop.support import fresh, topic_with_admin
 
 SCENARIOS = (
     retry_then_success,
@@ -56,3 +57,12 @@ def our_cluster() -> Iterator[ClusterAddresses]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_java_client_on_kappamq(scenario: Scenario, java_client: JavaClient, our_cluster: ClusterAddresses) -> None:
     scenario(java_client, our_cluster)
+
+
+def test_a_java_consumer_is_told_where_its_condition_is_wrong(
+    java_client: JavaClient, our_cluster: ClusterAddresses
+) -> None:
+    with topic_with_admin(java_client, our_cluster, queues=1) as (topic, _):
+        broken = Subscription(topic=topic, expression="a BETWEEN AND 5", kind="SQL92")
+        with pytest.raises(JavaError, match="position 11"):
+            java_client.push_consumer(our_cluster.nameserver, fresh("group"), [broken])

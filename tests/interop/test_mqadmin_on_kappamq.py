@@ -378,6 +378,25 @@ def test_our_consumer_is_moved_while_it_runs(site: Site, our_traffic: OurTraffic
     assert "clone group offset success" in copied
 
 
+def test_our_consumer_is_moved_by_its_broker_where_brokers_do_not_move_groups(
+    site: Site, our_traffic: OurTraffic
+) -> None:
+    def use_server_side_reset(value: str) -> None:
+        site.run("updateBrokerConfig", "-b", site.broker_address, "-k", "useServerSideResetOffset", "-v", value)
+
+    use_server_side_reset("false")
+    try:
+        time.sleep(1)  # The consumer commits; a clear end makes what comes again unmistakable.
+        moved = site.rows(
+            "resetOffsetByTime", "-g", our_traffic.group, "-t", our_traffic.topic, "-s", "0", "-f", "true"
+        )
+        assert [site.broker_name, "0", "0"] in moved
+        eventually(lambda: our_traffic.seen, lambda seen: seen == [b"0", b"1", b"2", b"3"] * 2)
+    finally:
+        use_server_side_reset("true")
+    eventually(lambda: our_lag(site, our_traffic), lambda lag: lag == 0)
+
+
 def test_a_group_is_moved_to_the_millisecond(site: Site, our_traffic: OurTraffic) -> None:
     our_traffic.consumer.close()
     queue = our_traffic.producer.queues_of(our_traffic.topic)[0]

@@ -114,15 +114,15 @@ def address_of(message: StoredMessage) -> tuple[str, int] | None:
     return topic, int(queue_id)
 
 
-def delivery_of(message: StoredMessage) -> NewRecord | None:
+def delivery_of(message: StoredMessage, *, properties: dict[str, str] | None = None) -> NewRecord | None:
     """The record that brings a waiting message to its address; `None` when it has none that may be written.
 
-    RocketMQ: the properties stay as they are; DELAY, REAL_TOPIC and REAL_QID remain visible.
+    RocketMQ: the properties stay as they are, unless given; DELAY, REAL_TOPIC and REAL_QID remain visible.
     """
     address = address_of(message)
     if address is None or address[0] in (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
         return None
-    return copy_of(message, topic=address[0], queue_id=address[1])
+    return copy_of(message, topic=address[0], queue_id=address[1], properties=properties)
 
 
 def copy_of(

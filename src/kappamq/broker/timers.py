@@ -21,7 +21,7 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,7 @@ from kappamq.errors import InvalidMessage, KappaError, StorageError
 from kappamq.kernel import java_hash
 from kappamq.model.message import StoredMessage
 from kappamq.model.names import TIMER_TOPIC
-from kappamq.model.properties import PROPERTIES_BYTES_MAX, Name, encode_properties
+from kappamq.model.properties import PROPERTIES_BYTES_MAX, Name
 from kappamq.model.record import NewRecord, decode_record
 from kappamq.store.dispatch import Arrival
 from kappamq.store.files import FileSystem, RealFileSystem, storage_error
@@ -425,7 +425,7 @@ class Timers:
             message = self._read_unit(unit) if unit is not None else None
             if unit is None or message is None or message.log_offset in self._delivered:
                 continue
-            if _keys_of(message) & work.deletes:
+            if work.deletes and _keys_of(message) & work.deletes:
                 continue
             record: NewRecord | None
             if unit.magic & ROLL:
@@ -494,17 +494,16 @@ def _keys_of(message: StoredMessage) -> set[str]:
 
 
 def _delivered_copy(message: StoredMessage, enqueued_ms: int, now_ms: int) -> NewRecord | None:
-    record = delivery_of(message)
-    return record and _with_times(record, message, enqueued_ms, now_ms)
+    return delivery_of(message, properties=_with_times(message, enqueued_ms, now_ms))
 
 
 def _rolled_copy(message: StoredMessage, enqueued_ms: int, now_ms: int, *, stepped_ms: int = 0) -> NewRecord:
     if stepped_ms:
         return _postponed_copy(message, stepped_ms)
-    record = copy_of(message, topic=TIMER_TOPIC, queue_id=0)
     rolls = message.properties.get(Name.TIMER_ROLL_TIMES, "0")
     times = str(int(rolls) + 1 if rolls.isdecimal() else 1)
-    return _with_times(record, message, enqueued_ms, now_ms, {Name.TIMER_ROLL_TIMES: times})
+    properties = _with_times(message, enqueued_ms, now_ms, {Name.TIMER_ROLL_TIMES: times})
+    return copy_of(message, topic=TIMER_TOPIC, queue_id=0, properties=properties)
 
 
 def _postponed_copy(message: StoredMessage, stepped_ms: int) -> NewRecord:
@@ -514,10 +513,12 @@ def _postponed_copy(message: StoredMessage, stepped_ms: int) -> NewRecord:
 
 
 def _with_times(
-    record: NewRecord, message: StoredMessage, enqueued_ms: int, now_ms: int, more: dict[str, str] | None = None
-) -> NewRecord:
-    if len(record.properties) > PROPERTIES_BYTES_MAX - _SPARE_PROPERTY_BYTES:
-        return record  # These are for people; a message with many properties goes without.
-    properties = message.properties | (more or {})
-    properties |= {Name.TIMER_ENQUEUE_MS: str(enqueued_ms), Name.TIMER_DEQUEUE_MS: str(now_ms)}
-    return replace(record, properties=encode_properties(properties).encode())
+    message: StoredMessage, enqueued_ms: int, now_ms: int, more: dict[str, str] | None = None
+) -> dict[str, str] | None:
+    """Properties of the copy; `None` for those of the message."""
+    if len(message.properties_text) > (PROPERTIES_BYTES_MAX - _SPARE_PROPERTY_BYTES) // 4:
+        size = len(message.properties_text.encode())
+        if size > PROPERTIES_BYTES_MAX - _SPARE_PROPERTY_BYTES:
+            return None  # These are for people; a message with many properties goes without.
+    times = {Name.TIMER_ENQUEUE_MS: str(enqueued_ms), Name.TIMER_DEQUEUE_MS: str(now_ms)}
+    return message.properties | (more or {}) | times
