@@ -12,8 +12,9 @@ from kappamq.testing import ClusterAddresses
 from tests.spark.processes import ROOT
 from tests.spark.reading import Send
 
-PROGRAMS = tuple(
-    "bash sh env dirname basename uname cat readlink rm mkdir sed tr ps id chmod ls stat ln whoami".split()
+PROGRAMS = (
+    *("bash", "sh", "env", "dirname", "basename", "uname", "cat", "readlink", "rm", "mkdir", "sed", "tr", "ps", "id"),
+    *("chmod", "ls", "stat", "ln", "whoami"),
 )
 """What Spark and its launch scripts call. No Java."""
 

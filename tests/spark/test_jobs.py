@@ -109,6 +109,9 @@ def test_trace(spark: SparkSession) -> None:
     summary = {(row.kind, row.group): row for row in trace.summarise(traces).collect()}
     assert summary["SubAfter", "cg"].failed == 1
     assert summary["Pub", "pg"].p50_ms == 3
+    (line,) = trace.latencies(traces).collect()
+    assert (line.topic, line.group, line.deliveries, line.failed, line.retried) == ("orders", "cg", 1, 1, 1)
+    assert line.p50_ms == 20
 
 
 def test_lag(spark: SparkSession, cluster: ClusterAddresses, send: Send, read: Read, topic: str) -> None:

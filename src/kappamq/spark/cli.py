@@ -142,14 +142,20 @@ def dead_letters(
 
 
 @pipeline_app.command()
-def trace(nameserver: NameServer = DEFAULT_NAMESERVER, master: Master = "local[*]", conf: Conf = None) -> None:
-    """Show how long sending and consuming took, by group.
+def trace(
+    window: Annotated[str, typer.Option("--window", help="Length of a line of the second table.")] = "5 minutes",
+    nameserver: NameServer = DEFAULT_NAMESERVER,
+    master: Master = "local[*]",
+    conf: Conf = None,
+) -> None:
+    """Show how long sending and consuming took, by group, and how long messages were on their way.
 
     Example: kappamq pipeline trace
     """
     from kappamq.spark.jobs import trace as job
 
-    _show(job.run(_session("trace", master, conf), nameserver))
+    for frame in job.run(_session("trace", master, conf), nameserver, window=window):
+        _show(frame)
 
 
 @pipeline_app.command()

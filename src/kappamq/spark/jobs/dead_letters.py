@@ -22,17 +22,21 @@ def build(dead: "DataFrame") -> "DataFrame":
         F.expr(f"substring(topic, {len(DEAD_LETTER_PREFIX) + 1})").alias("group"),
         F.coalesce(value(Name.DEAD_ORIGIN_TOPIC), value(Name.RETRY_TOPIC)).alias("originTopic"),
         F.coalesce(value(Name.DEAD_ORIGIN_MESSAGE_ID), value(Name.ORIGIN_MESSAGE_ID)).alias("originMessageId"),
+        value(Name.CAUSE).alias("cause"),
         *("topic", "broker", "queueId", "queueOffset"),
         *("reconsumeTimes", "bornTimestamp", "storeTimestamp", "keys", "tags", "properties", "body", "messageId"),
     )
 
 
 def summarise(letters: "DataFrame") -> "DataFrame":
-    """How many dead letters of each group and topic, with the first and last time."""
+    """How many dead letters of each group, topic, cause and age, with the first and last time."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    hours = (F.unix_timestamp(F.current_timestamp()) - F.unix_timestamp("storeTimestamp")) / 3600
+    age = F.when(hours < 1, "under an hour").when(hours < 24, "under a day").when(hours < 168, "under a week")
     return (
-        letters.groupBy("group", "originTopic", "tags")
+        letters.withColumn("age", age.otherwise("over a week"))
+        .groupBy("group", "originTopic", "cause", "age")
         .agg(
             F.count("*").alias("letters"),
             F.min("storeTimestamp").alias("first"),

@@ -15,6 +15,8 @@ from kappamq.spark.jobs.frames import topic_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+WINDOW = "5 minutes"
+
 _PLACES = {
     "Pub": {"at_ms": 1, "group": 3, "topic": 4, "messageId": 5, "tags": 6, "keys": 7, "cost_ms": 10, "success": 13},
     "SubBefore": {"at_ms": 1, "group": 3, "requestId": 4, "messageId": 5, "retries": 6, "keys": 7},
@@ -60,6 +62,36 @@ def summarise(traces: "DataFrame") -> "DataFrame":
     )
 
 
-def run(spark: "SparkSession", nameserver: str, *, topic: str = TRACE_TOPIC) -> "DataFrame":
-    """Summary of all traces."""
-    return summarise(build(topic_table(spark, nameserver, subscribe=topic)))
+def latencies(traces: "DataFrame", window: str = WINDOW) -> "DataFrame":
+    """How long messages took from their sending to the start of their handling, by window of time, topic and group.
+
+    A delivery whose sending was not traced counts, but has no latency.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    sent = traces.where("kind = 'Pub'").select("messageId", "topic", F.col("at_ms").alias("sent_ms"))
+    ended = traces.where("kind = 'SubAfter'").select("requestId", "messageId", F.col("success").alias("worked"))
+    begun = traces.where("kind = 'SubBefore'").select("requestId", "messageId", "group", "at_ms", "retries")
+    deliveries = begun.join(sent.dropDuplicates(["messageId"]), "messageId", "left").join(
+        ended.dropDuplicates(["requestId", "messageId"]), ["requestId", "messageId"], "left"
+    )
+    took = F.col("at_ms") - F.col("sent_ms")
+    return (
+        deliveries.groupBy(F.window(F.timestamp_millis("at_ms"), window).start.alias("from"), "topic", "group")
+        .agg(
+            F.count("*").alias("deliveries"),
+            F.count_if(~F.col("worked")).alias("failed"),
+            F.count_if(F.col("retries") > 0).alias("retried"),
+            F.percentile_approx(took, 0.5).alias("p50_ms"),
+            F.percentile_approx(took, 0.99).alias("p99_ms"),
+        )
+        .orderBy("from", "topic", "group")
+    )
+
+
+def run(
+    spark: "SparkSession", nameserver: str, *, topic: str = TRACE_TOPIC, window: str = WINDOW
+) -> "tuple[DataFrame, DataFrame]":
+    """What `summarise` and `latencies` say of all traces."""
+    traces = build(topic_table(spark, nameserver, subscribe=topic)).cache()
+    return summarise(traces), latencies(traces, window)
