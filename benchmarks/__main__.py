@@ -18,7 +18,7 @@ from benchmarks.generator import GeneratorFailed
 # line of its docstring which question it answers.
 NAMES: Final = (
     *("floor", "codec", "append", "pull", "decode", "client"),
-    *("load", "latency", "growth", "backlog", "lateness", "peer", "spark_read"),
+    *("load", "latency", "loop_lag", "growth", "backlog", "lateness", "peer", "spark_read"),
 )
 
 

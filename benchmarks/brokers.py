@@ -148,7 +148,7 @@ def check_disk(directory: Path) -> None:
 def wait_for_route(nameserver: str, topic: str) -> None:
     """Return as soon as the name server knows a route for the topic."""
     deadline = time.monotonic() + ROUTE_SECONDS_MAX
-    while _ask_code(nameserver, REQUEST_ROUTE, {"topic": topic}) != 0:
+    while ask(nameserver, REQUEST_ROUTE, {"topic": topic})[0] != 0:
         if time.monotonic() > deadline:
             raise Unavailable(f"{nameserver} has no route for {topic} after {ROUTE_SECONDS_MAX:.0f} s")
         time.sleep(0.2)
@@ -253,8 +253,8 @@ def _start_java(stack: ExitStack, main_class: str, settings: dict[str, str], hom
     return child
 
 
-def _ask_code(address: str, code: int, fields: dict[str, str]) -> int:
-    """Send one request without a body and return the code of its reply."""
+def ask(address: str, code: int, fields: dict[str, str]) -> tuple[int, bytes]:
+    """Send one request without a body and return code and body of its reply."""
     header = json.dumps(
         {"code": code, "extFields": fields, "flag": 0, "language": "JAVA", "opaque": 1, "version": 513}
     ).encode()
@@ -263,5 +263,5 @@ def _ask_code(address: str, code: int, fields: dict[str, str]) -> int:
         connection.sendall(struct.pack(">II", 4 + len(header), len(header)) + header)
         length, header_length = struct.unpack(">II", replies.read(8))
         reply = json.loads(replies.read(header_length & 0xFFFFFF))
-        replies.read(length - 4 - (header_length & 0xFFFFFF))
-    return int(reply["code"])
+        body = replies.read(length - 4 - (header_length & 0xFFFFFF))
+    return int(reply["code"]), body

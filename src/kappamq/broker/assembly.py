@@ -31,6 +31,7 @@ from kappamq.broker.handlers.send_back import SendBackHandlers, SendBackRules
 from kappamq.broker.handlers.topic_admin import TopicAdminHandlers
 from kappamq.broker.handlers.transactions import TransactionHandlers, ask_producer
 from kappamq.broker.locks import QueueLocks
+from kappamq.broker.loop_lag import LoopLag
 from kappamq.broker.members import Members, notify_members
 from kappamq.broker.placing import PlacingRules
 from kappamq.broker.registration import Registration
@@ -81,6 +82,7 @@ class Assembly:
             timer_enabled=settings.timer_enabled,
             timer_max_delay_seconds=settings.timer_max_delay_seconds,
         )
+        self.lag = LoopLag()
         self._build_tables(identity)
         self.appender = Appender(
             store,
@@ -372,6 +374,7 @@ class Assembly:
                 store=self.store,
                 appender=self.appender,
                 delay_table=self.delays.as_file,
+                lag=self.lag,
                 clock=self.clock,
             ).table(),
         ]
@@ -398,6 +401,7 @@ class Assembly:
         """Everything that runs at a steady pace, until cancelled."""
         services = {
             "disk": self.appender.wait_failed(),
+            "lag": self.lag.sample_forever(),
             "tick": tick_forever(
                 appender=self.appender,
                 parked=self.pulls.parked,

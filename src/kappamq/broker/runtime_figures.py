@@ -1,12 +1,14 @@
 """The broker's figures under RocketMQ's names, as its tools and consoles parse them.
 
 A broker here has no thread pools, page-cache locks or off-heap buffers: what RocketMQ says about those is constant, and
-only there because tools fail without it.
+only there because tools fail without it. Of our own are the `loopLag…` keys: how late the event loop was in the last
+minute or two.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
+from kappamq.broker.loop_lag import LagFigures
 from kappamq.broker.statistics import Statistics
 from kappamq.store.retention import DiskState
 from kappamq.wire.codes import PROTOCOL_VERSION_TEXT
@@ -41,7 +43,7 @@ class LogFigures:
 
 
 def runtime_figures(
-    *, now_ms: int, statistics: Statistics, log: LogFigures, disk: DiskState, waiting_sends: int
+    *, now_ms: int, statistics: Statistics, log: LogFigures, disk: DiskState, waiting_sends: int, lag: LagFigures
 ) -> dict[str, str]:
     """All keys of a broker's run-time figures but those of delay levels, sorted."""
     stored, fetched = statistics.day_counts()
@@ -70,6 +72,10 @@ def runtime_figures(
         "consumeQueueDiskRatio": str(disk.used_ratio),
         "dispatchBehindBytes": str(log.written - log.published),
         "earliestMessageTimeStamp": str(log.earliest_stored_at_ms),
+        "loopLagMaxMillis": f"{lag.max_ms:.3f}",
+        "loopLagP50Millis": f"{lag.p50_ms:.3f}",
+        "loopLagP999Millis": f"{lag.p99_9_ms:.3f}",
+        "loopLagP99Millis": f"{lag.p99_ms:.3f}",
         "msgGetTotalTodayMorning": str(fetched.today_morning),
         "msgGetTotalTodayNow": str(fetched.now),
         "msgGetTotalYesterdayMorning": str(fetched.yesterday_morning),

@@ -98,7 +98,7 @@ def broker_settings(overrides: Mapping[str, object], *, config: Path | None) -> 
 
 async def _serve(settings: "BrokerSettings", *, as_json: bool, stop_with_parent: bool) -> None:
     from kappamq.broker.app import Broker
-    from kappamq.cli.serving import first_of, stop_event
+    from kappamq.cli.serving import first_of, keep_startup_objects, stop_event
 
     stopping = stop_event(with_parent=stop_with_parent)
     async with Broker(settings) as running:
@@ -108,4 +108,5 @@ async def _serve(settings: "BrokerSettings", *, as_json: bool, stop_with_parent:
             )
         else:
             print(f"broker {settings.name} ready at {running.address}, data in {settings.data}", flush=True)
+        keep_startup_objects()
         await first_of(stopping.wait, running.wait)

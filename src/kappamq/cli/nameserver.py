@@ -45,7 +45,7 @@ def nameserver_settings(
 
 
 async def _serve(settings: "NameServerSettings", *, as_json: bool) -> None:
-    from kappamq.cli.serving import first_of, stop_event
+    from kappamq.cli.serving import first_of, keep_startup_objects, stop_event
     from kappamq.nameserver.app import NameServer
 
     stopping = stop_event()
@@ -54,4 +54,5 @@ async def _serve(settings: "NameServerSettings", *, as_json: bool) -> None:
             print_json_line({"nameserver": server.address, "pid": os.getpid()})
         else:
             print(f"name server ready at {server.address}", flush=True)
+        keep_startup_objects()
         await first_of(stopping.wait, server.wait)

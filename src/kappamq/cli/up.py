@@ -90,7 +90,7 @@ class _Running:
 
 
 async def _serve(settings: "NameServerSettings", plans: Sequence[_Plan], *, as_json: bool) -> None:
-    from kappamq.cli.serving import first_of, stop_event
+    from kappamq.cli.serving import first_of, keep_startup_objects, stop_event
     from kappamq.nameserver.app import NameServer
 
     stopping = stop_event()
@@ -105,6 +105,7 @@ async def _serve(settings: "NameServerSettings", plans: Sequence[_Plan], *, as_j
                 await stack.enter_async_context(child)
             running += await asyncio.gather(*(child.ready() for child in children))
         _announce(server.address, running, as_json=as_json)
+        keep_startup_objects()
         await first_of(stopping.wait, *(broker.wait for broker in running))
         if not as_json:
             print("stopping", flush=True)

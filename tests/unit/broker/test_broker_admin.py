@@ -9,6 +9,7 @@ import pytest
 
 from kappamq.broker.appender import Appender
 from kappamq.broker.handlers.broker_admin import BrokerAdminHandlers
+from kappamq.broker.loop_lag import LoopLag
 from kappamq.broker.router import Handler
 from kappamq.wire.bodies import decode_table
 from kappamq.wire.codes import RequestCode, ResponseCode
@@ -29,6 +30,7 @@ def table(desk: Desk, delays: Mapping[str, Any] | None = None) -> Mapping[int, H
         store=desk.store,
         appender=cast(Appender, _Appender()),
         delay_table=lambda: dict(delays or DELAYS),
+        lag=LoopLag(),
         clock=desk.clock,
     ).table()
 

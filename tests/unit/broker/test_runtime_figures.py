@@ -1,5 +1,6 @@
 """Figures under RocketMQ's names."""
 
+from kappamq.broker.loop_lag import LagFigures
 from kappamq.broker.runtime_figures import LogFigures, runtime_figures
 from kappamq.broker.statistics import Statistics
 from kappamq.clock import ManualClock
@@ -16,6 +17,7 @@ def figures(disk: DiskState | None = None) -> dict[str, str]:
         log=LOG,
         disk=disk or DiskState(0.25, 3 << 30, False),
         waiting_sends=2,
+        lag=LagFigures(9, 0.5, 2, 3, 4),
     )
 
 
@@ -25,6 +27,16 @@ def test_the_log_and_what_lags_behind_it() -> None:
     assert shown["dispatchBehindBytes"] == "3000"
     assert shown["remainHowManyDataToFlush"] == "2.0 KiB"
     assert shown["sendThreadPoolQueueSize"] == "2"
+
+
+def test_how_late_the_loop_is() -> None:
+    shown = figures()
+    assert [shown[f"loopLag{name}Millis"] for name in ("P50", "P99", "P999", "Max")] == [
+        "0.500",
+        "2.000",
+        "3.000",
+        "4.000",
+    ]
 
 
 def test_room_on_the_disk_is_for_people() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kappamq.broker.appender import Appender
+from kappamq.broker.loop_lag import LoopLag
 from kappamq.broker.rocketmq_keys import CHANGES_BYTES_MAX, parse_changes, shown_settings
 from kappamq.broker.router import Handler
 from kappamq.broker.runtime_figures import LogFigures, runtime_figures
@@ -50,8 +51,10 @@ class BrokerAdminHandlers:
         store: Store,
         appender: Appender,
         delay_table: DelayTable,
+        lag: LoopLag,
         clock: Clock,
     ) -> None:
+        self._lag = lag
         self._port = port
         self._settings = settings
         self._statistics = statistics
@@ -111,6 +114,7 @@ class BrokerAdminHandlers:
             log=log,
             disk=disk,
             waiting_sends=self._appender.unacknowledged,
+            lag=self._lag.figures(),
         )
         for level, delivered in (self._delay_table().get("offsetTable") or {}).items():
             end = store.max_offset(SCHEDULE_TOPIC, int(level) - 1)
