@@ -66,6 +66,52 @@ def test_archive_and_replay(
     assert replay.build(kept, start=MOMENT).count() == 120
 
 
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_archive_to_tables(
+    spark: SparkSession,
+    cluster: ClusterAddresses,
+    send: Send,
+    read: Read,
+    topic: str,
+    tmp_path: Path,
+    table_format: str,
+) -> None:
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[table_format], reason="no extra 'lake'")
+    output, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+
+    def run() -> int:
+        given: dict[str, Any] = {"topics": topic, "rows_per_batch": 30, "table_format": table_format}
+        return archive.run(spark, cluster.nameserver, output=str(output), checkpoint=str(checkpoint), **given)
+
+    send(60)
+    assert run() == 60
+    # As if the driver had died after the table was changed and before Spark noted the batch.
+    (checkpoint / "commits" / "1").unlink()
+    (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
+    send(20, first=60)
+    assert run() == 50
+    found = bodies_of(output, table_format)
+    assert sorted(json.loads(body)["n"] for body in found) == list(range(80))
+    given: dict[str, Any] = {"to_topic": f"{topic}-again", "table_format": table_format, "tags": ("t0",)}
+    assert replay.run(spark, cluster.nameserver, archive=str(output), **given) == 27
+    assert numbers(read(subscribe=f"{topic}-again")) == list(range(0, 80, 3))
+
+
+def bodies_of(path: Path, table_format: str) -> list[bytes]:
+    """Read by the libraries of the formats."""
+    if table_format == "delta":
+        from deltalake import DeltaTable
+
+        table = DeltaTable(path)
+        assert table.metadata().partition_columns == ["topic", "day"]
+        return list(table.to_pyarrow_table(columns=["body"])["body"].to_pylist())
+    from kappamq.spark.lake.iceberg import open_catalog
+
+    iceberg = open_catalog(str(path)).load_table("kappamq.messages")
+    assert [field.name for field in iceberg.spec().fields] == ["topic", "day"]
+    return list(iceberg.scan(selected_fields=("body",)).to_arrow()["body"].to_pylist())
+
+
 def test_dead_letters(spark: SparkSession) -> None:
     def letter(number: int, properties: dict[str, str]) -> tuple[object, ...]:
         body = json.dumps({"n": number}).encode()

@@ -1,12 +1,14 @@
 """Which offsets a batch reads and how they are cut into tasks. Pure: brokers are asked elsewhere."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from kappamq.errors import OffsetOutOfRange
+from kappamq.errors import OffsetOutOfRange, UsageError
 from kappamq.model.message import Queue
 from kappamq.spark.offsets import QueueOffsets, describe
+from kappamq.spark.options import ReadOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,20 @@ def plan_ranges(start: QueueOffsets, end: QueueOffsets, held: Mapping[Queue, Bou
     if losses and fails_on_loss:
         raise DataLost(loss_message(losses))
     return Plan(tuple(ranges), tuple(losses))
+
+
+def check_subject(offsets: QueueOffsets, options: ReadOptions) -> None:
+    """Raise `UsageError` for offsets of a checkpoint that is about other topics altogether."""
+    known = {queue.topic for queue in offsets}
+    if options.pattern is not None:
+        fitting = any(re.fullmatch(options.pattern, topic) for topic in known)
+    else:
+        fitting = not known.isdisjoint({*options.topics, *(queue.topic for queue in options.assigned)})
+    if known and not fitting:
+        raise UsageError(
+            f"the checkpoint is about {', '.join(sorted(known)[:3])}, but the query reads {options.subject}: "
+            "use a checkpoint directory of its own for each query"
+        )
 
 
 def loss_message(losses: list[str]) -> str:

@@ -29,7 +29,7 @@ from kappamq.spark.columns import DDL, check_projection
 from kappamq.spark.offsets import End, QueueOffsets, from_checkpoint, to_checkpoint
 from kappamq.spark.options import ReadOptions, parse_read_options, parse_write_options
 from kappamq.spark.partitions import RangePartition, plan_partitions
-from kappamq.spark.planning import DataLost, admit, loss_message, rows_for_bytes
+from kappamq.spark.planning import DataLost, admit, check_subject, loss_message, rows_for_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,6 +142,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = from_checkpoint(start)
+        check_subject(begin, self.options)
         self._mirror(begin)
         latest = self._target if self._target is not None else self._ask_latest()
         # Queues whose broker is away now keep their place.
@@ -174,6 +175,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, finish = from_checkpoint(start), from_checkpoint(end)
+        check_subject(finish, self.options)
         moved = {queue: offset for queue, offset in finish.items() if offset != begin.get(queue, 0)}
         held = self._open().bounds(moved)
         return plan_partitions(begin, moved, held, self.options)

@@ -1,5 +1,11 @@
 """Topics and archives as frames, for the jobs."""
 
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from kappamq.errors import KappaError
@@ -9,6 +15,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT: Final = "rocketmq"
+FULL_DISK: Final = "No space left on device"
+OUR_ERROR: Final = re.compile(r"^\s*kappamq\.[\w.]+: (.+)$", re.MULTILINE)
+"""The last line of a Python traceback, as Spark quotes it."""
+BATCH_END_SECONDS: Final = 10
 WAIT_SECONDS: Final = 1
 """How long a signal may wait for Python to look at it."""
 
@@ -43,18 +53,48 @@ def archived_messages(spark: "SparkSession", path: str, table_format: str = "par
     return spark.read.parquet(path)
 
 
-def wait_for_end(query: "StreamingQuery") -> int:
-    """Number of rows that a query read until it ended by itself, or until Ctrl-C. Raises what stopped it.
+def reason_of(text: str) -> str:
+    """One sentence of a failed query: ours if there is one in it, otherwise Spark's first."""
+    if FULL_DISK in text:
+        return "the disk under the checkpoint or the output is full: free space and run again, nothing is lost"
+    ours = OUR_ERROR.findall(text)
+    return str(ours[-1]) if ours else f"the query failed: {text.strip().splitlines()[0]}"
 
-    Ending in the middle of a batch is harmless: the next run repeats it.
+
+def wait_for_end(query: "StreamingQuery") -> int:
+    """Number of rows that a query read until it ended by itself, or until Ctrl-C or SIGTERM. Raises what stopped it.
+
+    A batch that runs is given some time to end. Cutting it short is harmless: the next run repeats it.
     """
-    try:
-        while not query.awaitTermination(WAIT_SECONDS):
-            pass
-    except KeyboardInterrupt:
-        query.stop()
-    fault = query.exception()
-    if fault is not None:
-        raise KappaError(f"the query {query.id} failed: {fault}")
+    from pyspark.errors import StreamingQueryException
+
+    deadline: float | None = None
+    with _stop_signals() as is_asked:
+        try:
+            while not query.awaitTermination(WAIT_SECONDS):
+                if is_asked.is_set():
+                    deadline = deadline or time.monotonic() + BATCH_END_SECONDS
+                    if not query.status["isTriggerActive"] or time.monotonic() > deadline:
+                        query.stop()
+        except StreamingQueryException as fault:
+            raise KappaError(reason_of(str(fault))) from None
     # A Connect client does not know the sum of a batch, only its parts.
     return sum(int(source["numInputRows"]) for progress in query.recentProgress for source in progress["sources"])
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event for the signals that end a program.
+
+    Spark's own handler would cancel the tasks that run and leave the connection to its JVM unusable.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
