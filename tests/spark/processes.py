@@ -12,6 +12,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 POLL_SECONDS: Final = 0.001
+QUICK_JAVA: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For processes that live for seconds; also reaches executors, which inherit it from their worker."""
 
 
 class Driver:
@@ -26,7 +28,7 @@ class Driver:
             stdin=subprocess.DEVNULL,
             stdout=self._file,
             stderr=self._file,
-            env=environment if environment is not None else {**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**(environment or os.environ), **QUICK_JAVA, "PYTHONPATH": str(ROOT)},
             start_new_session=True,
         )
 

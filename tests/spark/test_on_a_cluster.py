@@ -16,7 +16,7 @@ from kappamq.errors import TopicNotFound
 from kappamq.model.names import HALF_TOPIC
 from kappamq.spark.standalone import Standalone, start_standalone
 from kappamq.testing import ClusterAddresses
-from tests.spark.processes import executors, running, wait_until
+from tests.spark.processes import QUICK_JAVA, executors, running, wait_until
 from tests.spark.processes import send as signal_all
 from tests.spark.reading import Read, Send, numbers
 
@@ -30,8 +30,11 @@ for command in json.loads(sys.argv[1]):
 
 @pytest.fixture(scope="module")
 def standalone(spark: SparkSession) -> Iterator[Standalone]:
-    with start_standalone() as running_cluster:
-        yield running_cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA["JDK_JAVA_OPTIONS"])
+        with start_standalone() as running_cluster:
+            patch.undo()
+            yield running_cluster
 
 
 @pytest.fixture
@@ -89,6 +92,21 @@ def test_jobs_run_on_executors(
     assert len(list(standalone.directory.glob("worker-*/app-*/*/stderr"))) >= 2
 
 
+def test_a_cluster_from_the_command_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kappamq", "pipeline", "spark-cluster", "--workers", "1"]
+    log = tmp_path / "log"
+    with running(command, log) as driver:
+        wait_until(lambda: "Use it:" in log.read_text())
+        processes = driver.pids()
+        assert len(processes) == 3
+        driver.process.send_signal(signal.SIGINT)
+        printed = driver.wait(60)
+    assert re.search(r"Master: spark://127\.0\.0\.1:\d+", printed)
+    assert re.search(r"Page: +http://127\.0\.0\.1:\d+", printed)
+    assert "Spark has ended" in printed
+    assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
+
+
 def test_killed_executors_lose_and_repeat_nothing(
     standalone: Standalone,
     cluster: ClusterAddresses,
@@ -136,7 +154,7 @@ def test_killed_drivers_lose_and_repeat_nothing(
     tmp_path: Path,
 ) -> None:
     """Each driver dies after the rows of a batch are out and before Spark has noted it, then the next one goes on."""
-    send(400)
+    send(200)
     arguments = [
         sys.executable,
         "-m",
@@ -173,10 +191,10 @@ def test_killed_drivers_lose_and_repeat_nothing(
         driver.kill_when(lambda: copy_is_between("exact", whole=False))
     with running(arguments, tmp_path / "log-4") as driver:
         assert "all done" in driver.wait()
-    check(read, topic, tmp_path, 400)
+    check(read, topic, tmp_path, 200)
     # The batch that was sent before the driver died was sent again: that is what the ids are for.
-    assert read(subscribe=f"{topic}-copy").count() >= 440
-    assert spark.read.parquet(str(tmp_path / "archive")).count() == 400
+    assert read(subscribe=f"{topic}-copy").count() >= 240
+    assert spark.read.parquet(str(tmp_path / "archive")).count() == 200
 
 
 def check(read: Read, topic: str, where: Path, count: int) -> None:
