@@ -18,7 +18,8 @@ from benchmarks.generator import GeneratorFailed
 # line of its docstring which question it answers.
 NAMES: Final = (
     *("floor", "codec", "append", "pull", "decode", "client"),
-    *("load", "latency", "loop_lag", "growth", "backlog", "lateness", "peer", "spark_read"),
+    *("load", "latency", "loop_lag", "growth", "backlog", "lateness", "peer"),
+    *("spark_read", "spark_sink", "spark_stream"),
 )
 
 

@@ -7,7 +7,13 @@ there is no compiler and where KAPPAMQ_KERNEL=python asks for it.
 import os
 
 from kappamq.kernel import columns_reference, reference
-from kappamq.kernel.columns_reference import decode_columns, decode_properties, decode_record, decode_records
+from kappamq.kernel.columns_reference import (
+    decode_columns,
+    decode_properties,
+    decode_record,
+    decode_records,
+    encode_sends,
+)
 from kappamq.kernel.reference import (
     chain_keys,
     crc31,
@@ -57,7 +63,13 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
         pass
     else:
         if _columns.INTERFACE == columns_reference.INTERFACE:
-            from kappamq.kernel._columns import decode_columns, decode_properties, decode_record, decode_records
+            from kappamq.kernel._columns import (
+                decode_columns,
+                decode_properties,
+                decode_record,
+                decode_records,
+                encode_sends,
+            )
 
 __all__ = [
     "KERNEL",
@@ -69,6 +81,7 @@ __all__ = [
     "decode_records",
     "encode_record",
     "encode_send_replies",
+    "encode_sends",
     "gather_pulls",
     "gather_records",
     "java_hash",

@@ -347,8 +347,17 @@ class Connection(asyncio.Protocol):
             self._expiry = self._loop.call_later(min(_EXPIRE_SECONDS, timeout_ms / 1000), self._expire)
         return request_id
 
+    def expect_many(self, waiter: ReplyWaiter, count: int, *, timeout_ms: float) -> int:
+        """The same for requests with ids that follow each other: `waiter` gets every reply. Returns the first id."""
+        if not self.is_open:
+            raise ConnectionLost(f"connection to {self.peer} is {self._why}: try again")
+        request_id = self._exchange.open_many(waiter, count, deadline=self._loop.time() + timeout_ms / 1000)
+        if self._expiry is None:
+            self._expiry = self._loop.call_later(min(_EXPIRE_SECONDS, timeout_ms / 1000), self._expire)
+        return request_id
+
     def write(self, frame: bytes) -> None:
-        """Write a request that is encoded already, together with what else is written now."""
+        """Write requests that are encoded already, together with what else is written now."""
         self._enqueue(frame)
 
     def _expire(self) -> None:

@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kappamq.errors import InvalidMessage, UsageError
 from kappamq.model.message import Message
-from kappamq.model.properties import RESERVED, Name
+from kappamq.model.properties import PROPERTIES_BYTES_MAX, RESERVED, Name
 
 COLUMNS_USED: Final = (
     "body",
@@ -32,6 +34,7 @@ COLUMNS_USED: Final = (
 COLUMNS_PASSED_OVER: Final = ("queueOffset", "storeTimestamp", "bornTimestamp", "reconsumeTimes")
 """What reading a topic gives and sending decides anew."""
 
+_PLAIN_COLUMNS: Final = frozenset({"body", "value", "topic", "keys", "tags", "properties", "messageId"})
 _ID_HASH_BYTES: Final = 12
 
 
@@ -59,9 +62,16 @@ class RowIdentity:
 
         RocketMQ: tools read the time of birth from digits 20 to 27. Zero there means the start of the month.
         """
-        text = f"{self.write}/{self.batch}/{self.partition}/{row}"
-        digest = blake2b(text.encode(), digest_size=_ID_HASH_BYTES).digest()
-        return (digest[:10] + bytes(4) + digest[10:]).hex().upper()
+        return self.message_ids(row, 1)[0]
+
+    def message_ids(self, first_row: int, count: int) -> list[str]:
+        """Ids of rows that follow each other."""
+        start = f"{self.write}/{self.batch}/{self.partition}/".encode()
+        digests = [
+            blake2b(b"%b%d" % (start, row), digest_size=_ID_HASH_BYTES).hexdigest().upper()
+            for row in range(first_row, first_row + count)
+        ]
+        return [f"{digest[:20]}00000000{digest[20:]}" for digest in digests]
 
 
 def check_columns(columns: Sequence[str], *, topic: str | None) -> None:
@@ -88,6 +98,116 @@ def rows_to_messages(
     for at, body in enumerate(bodies):
         row = {name: values[at] for name, values in columns.items()}
         yield _message(row, _bytes_of(body, first_row + at), identity.message_id(first_row + at), topic)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRows:
+    """Rows of one topic as columns: properties in their text form, and bodies."""
+
+    topic: str
+    texts: tuple[memoryview, memoryview]
+    bodies: tuple[memoryview, memoryview]
+    count: int
+
+
+def plain_rows(
+    batch: pa.RecordBatch, identity: RowIdentity, first_row: int, *, topic: str | None, body_bytes_max: int
+) -> PlainRows | None:
+    """The same messages as columns, made column by column; `None` for rows that need more care.
+
+    That is: rows for several topics or for queues of their choice, delayed ones, bodies that are no bytes or too large,
+    and everything that a message may not hold.
+    """
+    names = set(batch.schema.names) & set(COLUMNS_USED)
+    goes_to = topic or _only_topic(batch)
+    body = batch.column("body" if "body" in names else "value")
+    is_simple = names <= _PLAIN_COLUMNS and body.type in (pa.binary(), pa.string()) and not body.null_count
+    if not is_simple or goes_to is None or not batch.num_rows:
+        return None
+    ids = pa.array(identity.message_ids(first_row, batch.num_rows))
+    if "messageId" in names:
+        ids = _first_filled(batch.column("messageId"), ids)
+    # The order in which a client puts them.
+    pieces = [_piece(Name.UNIQUE_ID, ids), pa.scalar(f"{Name.WAIT}\x01true\x02")]
+    marks = 2 * batch.num_rows
+    for name, column, place in ((Name.KEYS, "keys", 0), (Name.TAGS, "tags", None)):
+        if column in names:
+            values = batch.column(column)
+            if values.type != pa.string():
+                return None
+            is_filled = pc.fill_null(pc.greater(pc.binary_length(values), 0), False)
+            marks += pc.sum(is_filled).as_py()
+            pieces.insert(
+                len(pieces) if place is None else place, pc.if_else(is_filled, _piece(name, values), pa.scalar(""))
+            )
+    if "properties" in names:
+        found = _property_texts(batch.column("properties"))
+        if found is None:
+            return None
+        pieces.append(found[0])
+        marks += found[1]
+    texts = pc.binary_join_element_wise(*pieces, pa.scalar(""))
+    if not _is_plain(texts, marks) or not _fits(body, 1, body_bytes_max):
+        return None
+    return PlainRows(goes_to, _buffers(texts), _buffers(body), batch.num_rows)
+
+
+def _only_topic(batch: pa.RecordBatch) -> str | None:
+    """The topic of all rows, if they have one in common."""
+    topics = batch.column("topic").unique().to_pylist() if "topic" in batch.schema.names else []
+    return topics[0] or None if len(topics) == 1 else None
+
+
+def _first_filled(values: pa.Array, otherwise: pa.Array) -> pa.Array:
+    return pc.if_else(pc.fill_null(pc.greater(pc.binary_length(values), 0), False), values, otherwise)
+
+
+def _piece(name: str, values: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(pa.scalar(f"{name}\x01"), values, pa.scalar("\x02"), pa.scalar(""))
+
+
+def _property_texts(maps: pa.Array) -> tuple[pa.Array, int] | None:
+    """Text of the properties of each row, and how many there are; `None` when one of them is not allowed."""
+    kind = maps.type
+    if not pa.types.is_map(kind) or kind.key_type != pa.string() or kind.item_type != pa.string():
+        return None
+    ends = np.asarray(maps.offsets)
+    counts = np.diff(ends)
+    if maps.null_count and counts[np.asarray(maps.is_null())].any():
+        return None
+    names = maps.keys.slice(ends[0], ends[-1] - ends[0])
+    values = maps.items.slice(ends[0], ends[-1] - ends[0])
+    is_kept = pc.and_(
+        pc.invert(pc.is_in(names, value_set=pa.array(sorted(RESERVED)))),
+        pc.fill_null(pc.greater(pc.binary_length(values), 0), False),
+    )
+    rows = np.repeat(np.arange(len(maps)), counts)[np.asarray(is_kept, dtype=np.bool_)]
+    names, values = names.filter(is_kept), values.filter(is_kept)
+    if pc.any(pc.or_(pc.utf8_is_space(names), pc.utf8_is_space(values))).as_py() or not _fits(names, 1, 1 << 15):
+        return None
+    pieces = pc.binary_join_element_wise(names, pa.scalar("\x01"), values, pa.scalar("\x02"), pa.scalar(""))
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(maps))))).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), pieces), ""), len(names)
+
+
+def _is_plain(texts: pa.Array, marks: int) -> bool:
+    """Whether the texts are not too long and hold no separators but their own."""
+    _, data = _buffers(texts)
+    octets = np.frombuffer(data, dtype=np.uint8)
+    is_marked = np.count_nonzero(octets == 1) == marks and np.count_nonzero(octets == 2) == marks
+    return bool(is_marked) and _fits(texts, 1, PROPERTIES_BYTES_MAX)
+
+
+def _fits(values: pa.Array, least: int, most: int) -> bool:
+    lengths = pc.min_max(pc.binary_length(values)).as_py()
+    return not len(values) or (lengths["min"] >= least and lengths["max"] <= most)
+
+
+def _buffers(values: pa.Array) -> tuple[memoryview, memoryview]:
+    """Offsets and data of an array."""
+    _, offsets, data = values.buffers()
+    own = memoryview(offsets).cast("B")[values.offset * 4 : (values.offset + len(values) + 1) * 4]
+    return own, memoryview(data if data is not None else b"").cast("B")
 
 
 def _message(row: dict[str, Any], body: bytes, message_id: str, topic: str | None) -> Outgoing:

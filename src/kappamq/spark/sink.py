@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -18,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kappamq.client.aio.producer import Producer
+from kappamq.client.aio.runs import PLAIN_BODY_BYTES_MAX
 from kappamq.client.compression import Compression
 from kappamq.client.core.batching import item_bytes_max
 from kappamq.client.core.receipts import SendReceipt
@@ -27,7 +29,7 @@ from kappamq.client.settings import ProducerSettings
 from kappamq.errors import KappaError, UsageError
 from kappamq.model.message import Message, Queue
 from kappamq.spark.brokers import patiently
-from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, rows_to_messages
+from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, plain_rows, rows_to_messages
 from kappamq.spark.halves import deliver, discard, send_halves
 from kappamq.spark.options import WriteOptions
 
@@ -154,13 +156,35 @@ def send_rows(batches: "Iterator[pa.RecordBatch]", identity: RowIdentity, option
             if not opened:
                 thread.open()
                 opened = True
-            outgoing = list(rows_to_messages(batch, identity, sent.rows, topic=options.topic))
+            lost = _send_columns(thread, batch, identity, sent.rows, options)
+            outgoing = []
+            if lost is None or lost:
+                messages = rows_to_messages(batch, identity, sent.rows, topic=options.topic)
+                outgoing = [message for row, message in enumerate(messages) if lost is None or row in lost]
             sent.halves += thread.call(lambda producer, rows=outgoing: _send_rows(producer, rows, options))  # type: ignore[misc]
             sent.rows += batch.num_rows
     finally:
         if opened:
             thread.close()
     return sent
+
+
+def _send_columns(
+    thread: LoopThread[Producer], batch: "pa.RecordBatch", identity: RowIdentity, first_row: int, options: WriteOptions
+) -> set[int] | None:
+    """Send a batch as columns. Returns the rows that are still to be sent, as messages; `None` means all."""
+    if options.is_transactional:
+        return None
+    body_bytes_max = PLAIN_BODY_BYTES_MAX if options.compression == "none" else options.compress_from_bytes - 1
+    rows = plain_rows(batch, identity, first_row, topic=options.topic, body_bytes_max=body_bytes_max)
+    if rows is None:
+        return None
+    try:
+        sending = partial(Producer.send_rows, topic=rows.topic, texts=rows.texts, bodies=rows.bodies, count=rows.count)
+        return set(thread.call(sending))
+    except KappaError as fault:
+        log.info("columns not sent: their messages are tried one by one fault=%s", fault)
+        return None
 
 
 def _paced(batches: "Iterator[pa.RecordBatch]", rows_per_second: int | None) -> "Iterator[pa.RecordBatch]":

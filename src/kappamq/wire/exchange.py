@@ -37,6 +37,21 @@ class Exchange(Generic[Waiter]):
         self._waiting[request_id] = (waiter, deadline)
         return request_id
 
+    def open_many(self, waiter: Waiter, count: int, *, deadline: float) -> int:
+        """First of `count` request ids that follow each other, all for one waiter. Raises `TooManyInFlight`."""
+        if len(self._waiting) + count > self._inflight_max:
+            raise TooManyInFlight(
+                f"{self._inflight_max} requests wait for a reply on this connection: slow down or raise the limit"
+            )
+        request_ids = range(self._next_id + 1, self._next_id + 1 + count)
+        while request_ids.stop > REQUEST_ID_MAX + 1 or not self._waiting.keys().isdisjoint(request_ids):
+            taken = [each for each in request_ids if each in self._waiting]
+            first = taken[-1] + 1 if taken and request_ids.stop <= REQUEST_ID_MAX + 1 else 1
+            request_ids = range(first, first + count)
+        self._waiting.update(dict.fromkeys(request_ids, (waiter, deadline)))
+        self._next_id = request_ids.stop - 1
+        return request_ids.start
+
     def next_id(self) -> int:
         """Request id for a request that gets no reply."""
         self._next_id = self._next_id + 1 if self._next_id < REQUEST_ID_MAX else 1

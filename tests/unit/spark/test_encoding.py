@@ -3,10 +3,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kappamq.client.core.preparing import prepare
 from kappamq.errors import InvalidMessage, UsageError
 from kappamq.model.properties import Name
-from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, rows_to_messages
+from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, plain_rows, rows_to_messages
 
 IDENTITY = RowIdentity("query", 3, 1)
 
@@ -95,3 +98,95 @@ def test_rows_without_body_or_topic_are_refused() -> None:
 def test_columns_are_checked_before_anything_is_sent(columns: list[str], topic: str | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_columns(columns, topic=topic)
+
+
+# ── Column by column ────────────────────────────────────────────────────────────────────────────────────────────────
+
+MAP = pa.map_(pa.string(), pa.string())
+STRICT_MAP = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+
+
+def texts_of(column: tuple[memoryview, memoryview], count: int) -> list[bytes]:
+    ends = column[0].cast("i")
+    return [bytes(column[1][ends[row] : ends[row + 1]]) for row in range(count)]
+
+
+def same(batch: pa.RecordBatch, topic: str | None = "orders") -> None:
+    """Rows as columns are the messages that they become one by one."""
+    rows = plain_rows(batch, IDENTITY, 5, topic=topic, body_bytes_max=100)
+    assert rows is not None
+    messages = [outgoing.message for outgoing in rows_to_messages(batch, IDENTITY, 5, topic=topic)]
+    assert {message.topic for message in messages} == {rows.topic}
+    assert texts_of(rows.bodies, rows.count) == [message.body for message in messages]
+    expected = [prepare(message, "unused").properties.encode() for message in messages]
+    assert texts_of(rows.texts, rows.count) == expected
+
+
+WORD = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=5).filter(
+    lambda text: not text.isspace()
+)
+ENTRIES = st.dictionaries(
+    WORD.filter(bool) | st.sampled_from(("KEYS", "UNIQ_KEY", "shop")), WORD | st.none(), max_size=4
+)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "value": st.text(min_size=1, max_size=20),
+            "topic": st.just("other"),
+            "keys": st.none() | WORD,
+            "tags": st.none() | WORD,
+            "properties": st.none() | ENTRIES.map(lambda entries: list(entries.items())),
+            "messageId": st.none() | st.sampled_from(("", "MINE")),
+        }
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(deadline=None)
+@given(ROWS, st.integers(0, 2), st.sampled_from((None, "orders")))
+def test_columns_say_what_messages_say(rows: list[dict[str, Any]], first: int, topic: str | None) -> None:
+    names = ["value", "topic", "keys", "tags", "properties", "messageId"]
+    schema = pa.schema([(name, MAP if name == "properties" else pa.string()) for name in names])
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    same(batch, topic)
+    if batch.num_rows > first:
+        same(batch.slice(first), topic)
+        same(batch.select(["value"]).slice(first), "orders")
+
+
+def test_maps_without_nulls() -> None:
+    schema = pa.schema([("body", pa.binary()), ("properties", STRICT_MAP)])
+    same(pa.RecordBatch.from_pylist([{"body": b"a", "properties": [("x", "1")]}], schema=schema))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"body": b""},
+        {"body": b"y" * 101},
+        {"body": None},
+        {"body": [1]},
+        {"body": b"x", "queueId": 1},
+        {"body": b"x", "delayLevel": 3},
+        {"body": b"x", "flag": 3},
+        {"body": b"x", "keys": ["a", "b"]},
+        {"body": b"x", "tags": "a\x02b"},
+        {"body": b"x", "keys": "\x01"},
+        {"body": b"x", "tags": "t" * 40_000},
+        {"body": b"x", "properties": [(" ", "blank")]},
+        {"body": b"x", "properties": [("", "nameless")]},
+        {"body": b"x", "properties": [("name", "a\x01b")]},
+    ],
+)
+def test_rows_that_need_more_care(row: dict[str, Any]) -> None:
+    columns = {name: pa.array([value], type=MAP if name == "properties" else None) for name, value in row.items()}
+    batch = pa.RecordBatch.from_pydict(columns)
+    assert plain_rows(batch, IDENTITY, 0, topic="orders", body_bytes_max=100) is None
+
+
+def test_rows_of_several_topics_or_none() -> None:
+    for topics in (["a", "b"], [None], [""]):
+        batch = pa.RecordBatch.from_pydict({"body": [b"x"] * len(topics), "topic": pa.array(topics, pa.string())})
+        assert plain_rows(batch, IDENTITY, 0, topic=None, body_bytes_max=100) is None

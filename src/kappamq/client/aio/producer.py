@@ -17,7 +17,7 @@ from kappamq.client.aio.calling import Raised, call_user
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.publishing import Publishers, QueueSelector, choose_queue
 from kappamq.client.aio.request_reply import PendingReplies, reply_message, reply_properties, request_properties
-from kappamq.client.aio.runs import RUN_MAX, Outcomes, Run, RunSender, Sending, SendTemplate
+from kappamq.client.aio.runs import RUN_MAX, Outcomes, RowRun, Run, RunSender, Sending, SendTemplate
 from kappamq.client.aio.tracing import SEND_TIMEOUT_MS, Tracer, inner_group
 from kappamq.client.aio.transactions import (
     Action,
@@ -53,6 +53,7 @@ from kappamq.errors import (
     TransportError,
     UsageError,
 )
+from kappamq.kernel.columns_reference import Column
 from kappamq.model.message import Message, Queue, StoredMessage
 from kappamq.model.names import check_group
 from kappamq.model.properties import Name
@@ -373,6 +374,44 @@ class Producer:
                 outcomes.follow(number, self.send_soon(message, timeout=timeout_ms / 1000))
             except KappaError as error:
                 outcomes.fail(number, error)
+
+    async def send_rows(
+        self, topic: str, texts: Column, bodies: Column, count: int, *, timeout: Duration | None = None
+    ) -> list[int]:
+        """Send rows whose properties are encoded and checked already; for those who have columns, not messages.
+
+        Columns are packed offsets (i32) and the bytes that they point into. Every row is tried once. Returns the
+        numbers of those that were not acknowledged as stored in time: send them again, with the same ids.
+        """
+        self._check_open()
+        timeout_ms = self._timeout_ms(timeout)
+        runs: list[RowRun] = []
+        begun, low = 0, max(self._settings.inflight_max * 3 // 4, 1)
+        await self._connect_to(await self.queues_of(topic))
+        while begun < count:
+            if self._inflight >= low:
+                await self._wait_until_below(low)
+            size = min(RUN_MAX, self._settings.inflight_max - self._inflight, count - begun)
+            try:
+                run = self._run_sender.send_rows(
+                    topic, texts, bodies, start=begun, count=size, timeout_ms=timeout_ms, on_end=self._end_one
+                )
+            except KappaError as fault:
+                log.info("rows not sent: left to the caller topic=%s fault=%s", topic, fault)
+                break
+            self._inflight += size
+            runs.append(run)
+            begun += size
+        await self.flush()
+        return [row for run in runs for row in run.lost()] + list(range(begun, count))
+
+    async def _connect_to(self, queues: Sequence[Queue]) -> None:
+        """Open connections to the brokers of some queues; those that cannot be reached now are passed over."""
+        for queue in {queue.broker: queue for queue in queues}.values():
+            try:
+                await self.cluster.dialer.connect(await self.cluster.master_of(queue))
+            except TransportError as fault:
+                log.info("broker passed over broker=%s fault=%s", queue.broker, fault)
 
     async def room(self) -> None:
         """Wait until `send_soon` may be called."""

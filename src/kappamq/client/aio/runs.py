@@ -1,6 +1,7 @@
 """Many sends at once: plain messages go out in runs, without a future, a task and a header of its own for each."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
@@ -12,11 +13,16 @@ from kappamq.client.aio.publishing import Publisher, Publishers
 from kappamq.client.core.preparing import check_destination, plain_properties
 from kappamq.client.core.receipts import SendReceipt, receipt_of
 from kappamq.client.settings import ProducerSettings
-from kappamq.errors import KappaError
+from kappamq.errors import ConnectionLost, KappaError
+from kappamq.kernel import encode_sends
+from kappamq.kernel.columns_reference import Column
 from kappamq.model.message import Message, Queue
 from kappamq.net.connection import Connection
+from kappamq.wire.codes import ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.header_codec import encode_header
+
+log = logging.getLogger(__name__)
 
 RUN_MAX: Final = 256
 """Most messages that are encoded before the event loop gets its turn."""
@@ -41,6 +47,10 @@ class SendTemplate:
         before, after = rest.split(_OPAQUE)
         self._head, self._middle = head, middle
         self._before, self._after = before + b'"opaque":', b"," + after
+
+    def around(self, born_at: bytes) -> tuple[bytes, bytes, bytes]:
+        """What stands before the text of the properties, between it and the request id, and after that."""
+        return self._head + born_at + self._middle + b'"', b'"' + self._before, self._after
 
     def frame(self, born_at: bytes, properties: bytes, request_id: int, body: bytes) -> bytes:
         """Bytes of one request; `properties` are encoded as JSON."""
@@ -167,6 +177,34 @@ class Sending:
         self.run.on_error(self, error)
 
 
+class RowRun:
+    """Rows that are under way together: one waiter for the replies to all of them."""
+
+    __slots__ = ("is_stored", "on_end", "request_id", "start")
+
+    def __init__(self, start: int, count: int, *, on_end: Callable[[], None]) -> None:
+        self.start = start
+        self.is_stored = bytearray(count)
+        self.request_id = 0
+        self.on_end = on_end
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, reply: Command, /) -> None:
+        if reply.code == ResponseCode.SUCCESS:
+            self.is_stored[reply.request_id - self.request_id] = 1
+        self.on_end()
+
+    def set_exception(self, error: BaseException, /) -> None:
+        log.info("row not acknowledged: left to the caller fault=%s", error)
+        self.on_end()
+
+    def lost(self) -> list[int]:
+        """Rows that were not stored as safely as asked, as far as is known by now."""
+        return [self.start + at for at, is_stored in enumerate(self.is_stored) if not is_stored]
+
+
 class RunSender:
     """Encodes and writes plain messages: those without properties of their own, for a queue that is free to choose."""
 
@@ -219,6 +257,33 @@ class RunSender:
             target.connection.write(target.template.frame(born_at, encoded, request_id, message.body))
         return others
 
+    def send_rows(
+        self,
+        topic: str,
+        texts: Column,
+        bodies: Column,
+        *,
+        start: int,
+        count: int,
+        timeout_ms: int,
+        on_end: Callable[[], None],
+    ) -> RowRun:
+        """Write rows to the queues of one broker, in turn; `on_end` is called for each that is written."""
+        run = RowRun(start, count, on_end=on_end)
+        publisher = self._publisher(topic)
+        turns = () if publisher is None else (publisher.rotation.next() for _ in publisher.queues)
+        target = next((target for queue in turns if (target := self._target(queue)) is not None), None)
+        if publisher is None or target is None:
+            raise ConnectionLost(f"no connection to a broker of topic {topic!r}: try again")
+        queues = [queue for queue in publisher.queues if queue.broker == target.queue.broker]
+        first = queues.index(target.queue)
+        born_at = b"%d" % self._cluster.clock.now_ms()
+        templates = [self._template(queue).around(born_at) for queue in queues[first:] + queues[:first]]
+        run.request_id = target.connection.expect_many(run, count, timeout_ms=timeout_ms)
+        frames = encode_sends(texts, bodies, start=start, count=count, templates=templates, request_id=run.request_id)
+        target.connection.write(frames)
+        return run
+
     def _publisher(self, topic: str) -> Publisher | None:
         try:
             check_destination(topic)
@@ -232,7 +297,10 @@ class RunSender:
         connection = self._cluster.dialer.open_connection(address) if address is not None else None
         if address is None or connection is None:
             return None
+        return Target(queue, address, connection, self._template(queue))
+
+    def _template(self, queue: Queue) -> SendTemplate:
         template = self._templates.get(queue)
         if template is None:
             template = self._templates[queue] = self._make_template(queue)
-        return Target(queue, address, connection, template)
+        return template

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
 
 import pytest
 
@@ -40,7 +41,7 @@ def stored(cluster: FakeCluster, topic: str = "orders") -> list[StoredMessage]:
     ]
 
 
-def degraded(code: int) -> object:
+def degraded(code: int) -> Callable[[Connection, Command], None]:
     def answer(connection: Connection, request: Command) -> None:
         connection.reply(request.reply(code, fields={"msgId": "AB", "queueId": "0", "queueOffset": "9"}))
 
@@ -122,7 +123,7 @@ async def test_background_send_waits_out_an_overloaded_broker() -> None:
 )
 async def test_less_safely_stored_is_a_result(status: SendStatus) -> None:
     async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
-        cluster.broker.script(SEND, degraded(status.value))  # type: ignore[arg-type]
+        cluster.broker.script(SEND, degraded(status.value))
         receipt = await producer.send(Message("orders", b"x"))
         assert receipt.status is status
         assert not receipt.is_ok
@@ -133,7 +134,7 @@ async def test_less_safely_stored_may_be_tried_elsewhere() -> None:
     settings = ProducerSettings(retry_degraded=True)
     async with FakeCluster("a", "b") as cluster, Producer(cluster.nameserver, group="g", settings=settings) as producer:
         for broker in cluster.brokers:
-            broker.script(SEND, degraded(SendStatus.FLUSH_DISK_TIMEOUT.value))  # type: ignore[arg-type]
+            broker.script(SEND, degraded(SendStatus.FLUSH_DISK_TIMEOUT.value))
         assert (await producer.send(Message("orders", b"x"))).is_ok
 
 

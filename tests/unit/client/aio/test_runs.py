@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import sys
 
 import pytest
 from hypothesis import given
@@ -12,14 +14,15 @@ from kappamq.client.aio.producer import Producer
 from kappamq.client.aio.runs import RUN_MAX, SendTemplate
 from kappamq.client.core.preparing import check_message, plain_properties, prepare
 from kappamq.client.settings import ProducerSettings
-from kappamq.errors import CallTimeout, InvalidMessage, KappaError, Refused
+from kappamq.errors import CallTimeout, InvalidMessage, KappaError, Refused, TooManyInFlight
 from kappamq.model.message import Message
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
+from kappamq.wire.exchange import REQUEST_ID_MAX, Exchange
 from kappamq.wire.frame import encode_frame
 from kappamq.wire.headers import SendRequest, encode_fields
 from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, ignore
-from tests.unit.client.aio.test_producer import SEND, stored
+from tests.unit.client.aio.test_producer import SEND, degraded, stored
 
 
 def messages(count: int) -> list[Message]:
@@ -153,3 +156,61 @@ def encoded(text: str) -> bytes:
     import msgspec
 
     return msgspec.json.encode(text)
+
+
+# ── Rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def column(values: list[bytes]) -> tuple[bytes, bytes]:
+    ends = itertools.accumulate(map(len, values), initial=0)
+    return b"".join([end.to_bytes(4, sys.byteorder) for end in ends]), b"".join(values)
+
+
+def rows(count: int) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+    texts = [f'UNIQ_KEY\x01ID{number}\x02WAIT\x01true\x02TAGS\x01"\\é\x02'.encode() for number in range(count)]
+    return column(texts), column([b"%d" % number for number in range(count)])
+
+
+async def test_rows_are_stored_in_all_queues() -> None:
+    async with FakeCluster("a", "b") as cluster, Producer(cluster.nameserver, group="g") as producer:
+        count = 2 * RUN_MAX + 7
+        assert await producer.send_rows("orders", *rows(count), count) == []
+        found = {message.message_id: message for message in stored(cluster)}
+        assert {name: message.body for name, message in found.items()} == {f"ID{n}": b"%d" % n for n in range(count)}
+        assert {message.tags for message in found.values()} == {'"\\é'}
+        used = {
+            (broker.name, queue) for broker in cluster.brokers for (_, queue), kept in broker.records.items() if kept
+        }
+        assert len(used) > 2
+        assert producer.inflight == 0
+
+
+async def test_rows_that_are_not_acknowledged_are_named() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        cluster.broker.script(SEND, ResponseCode.SYSTEM_BUSY)
+        assert await producer.send_rows("orders", *rows(5), 5) == [0]
+        cluster.broker.script(SEND, ignore, degraded(ResponseCode.FLUSH_DISK_TIMEOUT))
+        assert await producer.send_rows("orders", *rows(5), 5, timeout=0.3) == [0, 1]
+        cluster.broker.script(SEND, close_connection)
+        assert 0 in await producer.send_rows("orders", *rows(5), 5)
+        assert producer.inflight == 0
+        assert await producer.send_rows("orders", *rows(5), 5) == []
+
+
+async def test_rows_for_a_topic_that_does_not_take_them() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        assert await producer.send_rows("SCHEDULE_TOPIC_XXXX", *rows(2), 2) == [0, 1]
+
+
+def test_request_ids_of_many_follow_each_other() -> None:
+    exchange: Exchange[str] = Exchange(inflight_max=10)
+    first = exchange.open_many("rows", 4, deadline=1.0)
+    assert [exchange.close(first + n) for n in range(4)] == ["rows"] * 4
+    exchange._next_id = REQUEST_ID_MAX - 1
+    exchange.open("last", deadline=1.0)
+    assert exchange.open("one", deadline=1.0) == 1
+    exchange._next_id = REQUEST_ID_MAX - 2
+    assert exchange.open_many("rows", 4, deadline=1.0) == 2
+    with pytest.raises(TooManyInFlight):
+        exchange.open_many("rows", 5, deadline=1.0)
+    assert exchange.inflight == 6
