@@ -8,6 +8,7 @@ files is imported where it is used.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -68,7 +69,8 @@ class LakeWriter(DataSourceStreamArrowWriter):
         if query is None or batch is None:
             raise KappaError("Spark does not tell the query and batch of this task: use pyspark 4.2 or later")
         staging = Staging(self.options.path, query, int(batch))
-        name = f"{context.partitionId():05d}-{context.taskAttemptId()}"
+        # Tasks of a driver that died may still write: their files must not be ours.
+        name = f"{context.partitionId():05d}-{context.taskAttemptId()}-{uuid4().hex[:8]}"
         # Iceberg looks for the values of partition columns inside of files, Delta and Hive's directories outside.
         keeps = self.options.format == "iceberg"
         files = write_staged(iterator, staging, name, self.options.partition_columns, keeps_columns=keeps)

@@ -1,6 +1,6 @@
 """Files of a batch that nobody sees yet.
 
-    PATH/_staging/<query>-<batch>/<partition>-<attempt>-<n>.parquet   what a task has written
+    PATH/_staging/<query>-<batch>/<partition>-…-<n>.parquet           what a task has written
     PATH/_staging/<query>-<batch>/ready-<n>.parquet                   merged to the size that is wanted
     PATH/_staging/<query>-<batch>/plan.json                           where the ready files go: from here on the batch
                                                                       is finished after a crash, not made anew
