@@ -12,8 +12,8 @@ from kappamq.client.aio.push_consumer import PushConsumer
 from kappamq.client.settings import PushSettings
 from kappamq.model.message import StoredMessage
 
-LOCK_LIFE_MS = 3_000
-LEASE_SECONDS = 5.0
+LOCK_LIFE_MS = 8_000
+LEASE_SECONDS = 12.0
 """What the broker must give: longer than members trust their locks."""
 
 

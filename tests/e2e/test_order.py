@@ -17,6 +17,7 @@ import pytest
 from kappamq.admin.admin import Admin
 from kappamq.broker.settings import BrokerSettings
 from kappamq.client.aio.producer import Producer
+from kappamq.client.settings import ProducerSettings
 from kappamq.model.message import Message
 from kappamq.testing.cluster import SMALL_STORE, run_cluster
 from tests.e2e.order_member import LEASE_SECONDS
@@ -25,7 +26,7 @@ MESSAGES = 100_000
 KEYS = 100
 QUEUES = 8
 TOPIC = "ordered"
-SECONDS_MAX = 100
+SECONDS_MAX = 240
 SETTINGS = replace(BrokerSettings(name="template", store=SMALL_STORE), lock_lease_seconds=LEASE_SECONDS)
 
 
@@ -82,15 +83,19 @@ async def members_of(nameserver: str, directory: Path) -> AsyncIterator[list[Mem
 
 
 async def produce(nameserver: str) -> None:
-    async with Producer(nameserver, group="p") as producer:
+    # Broker and producer share this process, and the machine with others: patience is not what is tested here.
+    settings = ProducerSettings(send_timeout_ms=60_000, inflight_max=256)
+    async with Producer(nameserver, group="p", settings=settings) as producer:
+        receipts = []
         for number in range(MESSAGES):
             key = f"key{number % KEYS}"
             await producer.room()
-            producer.send_soon(Message(TOPIC, f"{key} {number // KEYS}".encode()), sharding_key=key)
-        await producer.flush()
+            receipts.append(producer.send_soon(Message(TOPIC, f"{key} {number // KEYS}".encode()), sharding_key=key))
+        await asyncio.gather(*receipts)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_keys_stay_in_order_and_queues_have_one_owner(tmp_path: Path) -> None:
     async def scenario() -> list[Note]:
         async with AsyncExitStack() as stack:
