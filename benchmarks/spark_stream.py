@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> int:
     directory = Path(mkdtemp(prefix="benchmark-stream-", dir=chosen.directory))
     figures: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     try:
+        (directory / "store").mkdir()
         with running(OURS, "async", directory / "store") as broker:
             write_rows(spark, broker.nameserver, TOPIC, chosen.rows, chosen.body)
             for number in range(-1, chosen.rounds):
