@@ -94,6 +94,9 @@ class PushConsumer:
     ) -> None:
         """`start_from` tells where a group without progress begins: "first", "last" or a `datetime`.
 
+        RocketMQ: brokers send a new group to the first message of a queue as long as that is in memory, whatever is
+        given here, so that nothing is missed in queues that are added to a topic.
+
         Topics with a higher number in `priorities` are handled first; "message" instead of a number goes by the level
         of each message. Not for ordered consumption.
         """
