@@ -154,7 +154,7 @@ def test_killed_drivers_lose_and_repeat_nothing(
     tmp_path: Path,
 ) -> None:
     """Each driver dies after the rows of a batch are out and before Spark has noted it, then the next one goes on."""
-    send(200)
+    send(280)
     arguments = [
         sys.executable,
         "-m",
@@ -191,10 +191,10 @@ def test_killed_drivers_lose_and_repeat_nothing(
         driver.kill_when(lambda: copy_is_between("exact", whole=False))
     with running(arguments, tmp_path / "log-4") as driver:
         assert "all done" in driver.wait()
-    check(read, topic, tmp_path, 200)
+    check(read, topic, tmp_path, 280)
     # The batch that was sent before the driver died was sent again: that is what the ids are for.
-    assert read(subscribe=f"{topic}-copy").count() >= 240
-    assert spark.read.parquet(str(tmp_path / "archive")).count() == 200
+    assert read(subscribe=f"{topic}-copy").count() >= 320
+    assert spark.read.parquet(str(tmp_path / "archive")).count() == 280
 
 
 def check(read: Read, topic: str, where: Path, count: int) -> None:
