@@ -23,7 +23,7 @@ SEND_BATCH: Final = 500
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks spark_read", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--messages", type=int, default=500_000)
+    parser.add_argument("--messages", "--rows", type=int, default=500_000)
     parser.add_argument("--body", type=int, default=128, help="bytes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few messages, one round")
