@@ -81,7 +81,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> N
 
 
 def keep_startup_objects() -> None:
-    """Take what is there once a server is ready out of garbage collection: to look at all of it takes 10 ms and more."""
+    """Take what is there once a server is ready out of garbage collection: looking at all of it takes 10 to 30 ms."""
     gc.collect()
     gc.freeze()
 
