@@ -1,6 +1,5 @@
 """What consume queues and index need to know of a record, derived once: from a new record, or from log bytes."""
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -15,7 +14,7 @@ UNKNOWN_LEVEL_MS: Final = 1000
 
 _PREPARED = int(Flags.PREPARED)
 _ROLLED_BACK = int(Flags.ROLLED_BACK)
-_FACTS = re.compile(f"(?:^|\x02)({Name.TAGS}|{Name.KEYS}|{Name.UNIQUE_ID})\x01([^\x02]+)").findall
+_FACTS = tuple(f"{name}\x01" for name in (Name.TAGS, Name.KEYS, Name.UNIQUE_ID))
 
 _tags_code = lru_cache(maxsize=TAG_CODES_CACHED)(tags_code)
 
@@ -72,13 +71,17 @@ def derive_from(
     code = 0
     unique_id = keys_text = ""
     # Later duplicates win, as everywhere with properties.
-    for name, value in _FACTS(text):
-        if name == "TAGS":
-            code = _tags_code(value)
-        elif name == "UNIQ_KEY":
-            unique_id = value
-        else:
-            keys_text = value
+    for piece in text.split("\x02"):
+        if piece.startswith(_FACTS):
+            name, _separator, value = piece.partition("\x01")
+            if not value:
+                continue
+            if name == "TAGS":
+                code = _tags_code(value)
+            elif name == "UNIQ_KEY":
+                unique_id = value
+            else:
+                keys_text = value
     if topic == SCHEDULE_TOPIC:
         code = _delivery_time(text, stored_at_ms, delay_levels_ms, otherwise=code)
     keys: tuple[str, ...] = (unique_id,) if unique_id else ()
