@@ -132,6 +132,9 @@ class SimulatedFile:
         if self._system.take_pages(self._inode, at, size) < size:
             raise OSError(errno.ENOSPC, "No space left on device")
 
+    def is_cached(self, at: int, size: int) -> bool:
+        return False
+
     def next_data(self, at: int) -> int | None:
         rest = self._inode.content[at : self._inode.size]
         stripped = rest.lstrip(b"\0")

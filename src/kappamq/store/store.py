@@ -38,7 +38,7 @@ from kappamq.store.checkpoint import (
     save_times,
 )
 from kappamq.store.commit_log import CommitLog
-from kappamq.store.consume_queue import QueueFiles
+from kappamq.store.consume_queue import UNIT, QueueFiles
 from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.files import (
     FULL_DISK_ERRORS,
@@ -533,8 +533,12 @@ class Store:
         log = self._log
         log_offset = int.from_bytes(units[:8], "big")
         segment = log.segment_at(log_offset)
-        if segment is None or log_offset < max(self._session_start, log.written - self.settings.hot_bytes):
+        if segment is None or log_offset < self._session_start:
             return None
+        if log_offset < log.written - self.settings.hot_bytes:
+            last, size, _code = UNIT.unpack_from(units, len(units) - UNIT.size)
+            if last < log_offset or not segment.is_cached(log_offset, last + size - log_offset):
+                return None
         return HotEntries(units, segment.map, segment.start, self._trusted_from, min_offset, end)
 
     def is_cold(self, topic: str, queue_id: int, start: int) -> bool:

@@ -62,6 +62,23 @@ def test_next_data_passes_over_holes(files: FileSystem, tmp_path: Path) -> None:
     file.close()
 
 
+def test_what_is_in_memory_is_told_from_what_is_not(tmp_path: Path) -> None:
+    file = RealFileSystem().open(tmp_path / "file", create=True)
+    file.pwrite(bytes(100_000), 0)
+    file.sync()
+    try:
+        os.preadv(file._descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+    except OSError:
+        pytest.skip("this file system cannot tell")
+    assert file.is_cached(5000, 90_000)
+    assert not file.is_cached(90_000, 20_000)  # The file ends before.
+    os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    assert not file.is_cached(5000, 90_000)
+    file.pread(100_000, 0)
+    assert file.is_cached(5000, 90_000)
+    file.close()
+
+
 def test_writable_map_is_seen_by_reads(files: FileSystem, tmp_path: Path) -> None:
     make_directory_durably(files, tmp_path)
     file = files.open(tmp_path / "file", create=True)

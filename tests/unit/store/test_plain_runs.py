@@ -15,6 +15,7 @@ from kappamq.kernel.reference import PLACE_ROW, SEND_ROW
 from kappamq.model.record import NewRecord
 from kappamq.store.check import check_store
 from kappamq.store.plain_runs import PlainRun, named
+from kappamq.store.segment import Segment
 from kappamq.store.store import Store
 from kappamq.wire.frame import encode_frame
 from kappamq.wire.headers import SendRequest
@@ -156,4 +157,29 @@ def test_a_full_disk_uses_up_no_offset(tmp_path: Path) -> None:
     store._is_disk_full = False
     store.append_run(run_of([frame()]))
     assert [arrival.queue_offset for arrival in store.publish()] == [0]
+    store.close()
+
+
+def test_entries_are_hot_while_their_records_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(tmp_path, small_settings(visible="written", hot_bytes=100), clock=ManualClock())
+    store.append_run(run_of([frame(), frame(), frame()]))
+    store.publish()
+    asked: list[int] = []
+
+    def is_cached(_segment: Segment, log_offset: int, size: int) -> bool:
+        asked.append(log_offset + size)
+        return len(asked) > 1
+
+    monkeypatch.setattr(Segment, "is_cached", is_cached)
+    assert store.hot_entries("orders", 0, 0, 2) is None
+    entries = store.hot_entries("orders", 0, 0, 2)
+    assert entries is not None
+    assert len(entries.units) == 40
+    assert asked == [store.written // 3 * 2] * 2
+    assert store.hot_entries("orders", 0, 3, 2) is None
+    assert store.hot_entries("orders", 0, -1, 2) is None
+    assert store.hot_entries("nobody", 0, 0, 2) is None
+    store.close()
+    store = Store.open(tmp_path, small_settings(visible="written"), clock=ManualClock())
+    assert store.hot_entries("orders", 0, 0, 2) is None  # Written by another process: to be verified first.
     store.close()
