@@ -206,9 +206,10 @@ class Desk:
         for _ in range(20):  # A backlog goes on in later turns of the loop.
             await asyncio.sleep(0)
         for _ in range(SETTLE_STEPS):
-            if self.connection._unanswered <= len(self.pulls.parked):
+            if self.connection._unanswered <= len(self.pulls.parked) and not self.appender._preparing:
                 break
-            await asyncio.sleep(0.001)  # Records that are not in memory are read by a thread.
+            # Threads read records that are not in memory, and make the next segment.
+            await asyncio.sleep(0.001)
 
     def close(self) -> tuple[Any, ...]:
         """Everything that can be seen from outside."""
@@ -249,8 +250,17 @@ relaxed = settings(
 @relaxed
 @given(st.lists(st.lists(sends(), max_size=6).map(b"".join), max_size=4), st.sampled_from((8192, 3)))
 def test_same_bytes_and_answers(data: list[bytes], unanswered_max: int) -> None:
-    taken = asyncio.run(outcome(data, has_lane=True, unanswered_max=unanswered_max))
-    assert taken == asyncio.run(outcome(data, has_lane=False, unanswered_max=unanswered_max))
+    lane, ordinary = (
+        list(asyncio.run(outcome(data, has_lane=has_lane, unanswered_max=unanswered_max))) for has_lane in (True, False)
+    )
+    if unanswered_max == 3:
+        # A refusal may overtake sends that wait for their turn: when the backlog goes on differs.
+        lane[1], ordinary[1] = _sorted_frames(lane[1]), _sorted_frames(ordinary[1])
+    assert lane == ordinary
+
+
+def _sorted_frames(data: bytes) -> list[bytes]:
+    return sorted(map(encode_frame, FrameDecoder().feed(data)))
 
 
 @relaxed
@@ -281,9 +291,8 @@ def test_broken_bytes_end_the_connection_in_both(data: bytes) -> None:
 def test_pulls_are_answered_alike(data: list[bytes], unanswered_max: int, hot_bytes: int) -> None:
     limits = {"unanswered_max": unanswered_max, "hot_bytes": hot_bytes}
     lane, ordinary = (list(asyncio.run(outcome(data, has_lane=has_lane, **limits))) for has_lane in (True, False))
-    for seen in (lane, ordinary):
-        # Who is woken first among those who wait, and when a thread is done, is open.
-        seen[1] = sorted(map(encode_frame, FrameDecoder().feed(seen[1])))
+    # Who is woken first among those who wait, and when a thread is done, is open.
+    lane[1], ordinary[1] = _sorted_frames(lane[1]), _sorted_frames(ordinary[1])
     assert lane == ordinary
 
 
