@@ -20,6 +20,8 @@ from tests.spark.processes import QUICK_JAVA, executors, running, wait_until
 from tests.spark.processes import send as signal_all
 from tests.spark.reading import Read, Send, numbers
 
+pytestmark = pytest.mark.timeout(600)
+
 RUN_COMMANDS = """
 import json, sys
 from kappamq.spark.cli import pipeline_app
