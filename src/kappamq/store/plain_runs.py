@@ -19,7 +19,7 @@ from kappamq.store.dispatch import Arrival, derive_from
 from kappamq.store.segment import Segment
 from kappamq.store.settings import UNIT_BYTES, StoreSettings
 
-TOPICS_CACHED: Final = 4096
+TOPICS_CACHED: Final = 65_536
 
 
 @dataclass(slots=True)
