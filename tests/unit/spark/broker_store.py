@@ -32,7 +32,7 @@ def write_store(root: Path, *, is_stopped: bool = True) -> Store:
                 topic="orders",
                 queue_id=number % 2,
                 tags="AB"[number % 2],
-                keys=f"k{number} shared",
+                keys=f"shared k{number}",
                 unique_id=f"ID{number}",
             ),
             new_record(b"plain", topic="payments", queue_id=3),

@@ -9,11 +9,14 @@ import pytest
 from kappamq.spark.log_records import scan_segment, segment_paths
 from kappamq.spark.queue_check import FINDINGS_PER_QUEUE_MAX, Extent, Finding, check_queues
 from kappamq.spark.store_marks import EVER
+from kappamq.store.check import check_store
 from tests.unit.spark.broker_store import (
+    DAMAGE,
     Found,
     flip_body,
     missing_entry,
     missing_queue,
+    settings,
     surplus_entry,
     write_store,
     wrong_entry,
@@ -42,6 +45,20 @@ def test_damage(tmp_path: Path, damage: Callable[[Path], Found]) -> None:
     assert {(each.kind, each.offset) for each in check(tmp_path)} == wanted
     behind = Extent(log_start=0, complete_to=min(offset for _kind, offset in wanted), is_clean=False)
     assert check(tmp_path, behind) == []
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_the_check_in_one_process_says_the_same_of_all_damage(tmp_path: Path, damage: Callable[[Path], Found]) -> None:
+    write_store(tmp_path)
+    assert check_store(tmp_path, settings()).is_sound
+    wanted = damage(tmp_path)
+    kinds = {"commitlog": "log", "consumequeue": "queue", "index": "index"}
+    violations = check_store(tmp_path, settings()).violations
+    found = {(kinds[each.where.split("/")[0]], each.log_offset) for each in violations}
+    if damage is flip_body:  # It also reports what points at the damaged record.
+        assert wanted < found
+    else:
+        assert wanted == found
 
 
 def test_a_deleted_topic_leaves_only_records(tmp_path: Path) -> None:
