@@ -69,7 +69,7 @@ def wait_for_end(query: "StreamingQuery") -> int:
     from pyspark.errors import StreamingQueryException
 
     deadline: float | None = None
-    with _stop_signals() as is_asked:
+    with stop_signals() as is_asked:
         try:
             while not query.awaitTermination(WAIT_SECONDS):
                 if is_asked.is_set():
@@ -82,8 +82,16 @@ def wait_for_end(query: "StreamingQuery") -> int:
     return sum(int(source["numInputRows"]) for progress in query.recentProgress for source in progress["sources"])
 
 
+def wait_for_signal(is_asked: threading.Event, seconds: float) -> bool:
+    """Wait some seconds; true as soon as a signal came. Python looks at signals only between waits."""
+    deadline = time.monotonic() + seconds
+    while not is_asked.is_set() and (left := deadline - time.monotonic()) > 0:
+        is_asked.wait(min(left, WAIT_SECONDS))
+    return is_asked.is_set()
+
+
 @contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
+def stop_signals() -> Iterator[threading.Event]:
     """An event for the signals that end a program.
 
     Spark's own handler would cancel the tasks that run and leave the connection to its JVM unusable.
