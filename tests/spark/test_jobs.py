@@ -10,12 +10,25 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from kappamq.errors import UsageError
+from kappamq.errors import CorruptRecord, UsageError
 from kappamq.spark.cli import pipeline_app
 from kappamq.spark.columns import DDL
 from kappamq.spark.jobs import archive, dead_letters, lag, rebuild, replay, trace, verify
+from kappamq.spark.store_marks import EVER
+from kappamq.store.check import check_store
 from kappamq.testing import ClusterAddresses
+from tests.faults.records import new_record
 from tests.spark.reading import Read, Send, numbers
+from tests.unit.spark.broker_store import (
+    DAMAGE,
+    ENTRIES,
+    SLOTS,
+    flip_body,
+    moved_key,
+    settings,
+    write_store,
+    wrong_entry,
+)
 from tests.unit.spark.store_builder import StoreBuilder
 
 MOMENT = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -160,56 +173,135 @@ def test_trace(spark: SparkSession) -> None:
     assert line.p50_ms == 20
 
 
-def test_lag(spark: SparkSession, cluster: ClusterAddresses, send: Send, read: Read, topic: str) -> None:
+@pytest.mark.parametrize("table_format", ["parquet", "json"])
+def test_lag(
+    spark: SparkSession, cluster: ClusterAddresses, send: Send, topic: str, tmp_path: Path, table_format: str
+) -> None:
     import kappamq
 
     send(30)
+    output = str(tmp_path / "lag")
     with kappamq.Cluster(cluster.nameserver) as direct:
-        for queue in direct.queues_of(topic):
+        queues = sorted(direct.queues_of(topic))
+        for queue in queues:
             direct.pull(queue, 0, group="slow")
             direct.commit_offset(queue, "slow", 0)
-    (row,) = [row for row in lag.run(spark, cluster.nameserver, groups=("slow",)).collect() if row.topic == topic]
-    assert row.lag == 30
-    assert 0 < row.worst <= 30
+        ends = {queue: direct.max_offset(queue) for queue in queues}
+        (oldest,) = direct.pull(queues[0], 0, group="other", count_max=1)
+
+        def sample(times: int) -> list[Any]:
+            given: dict[str, Any] = {"output": output, "table_format": table_format, "every_seconds": 0.01}
+            found = lag.run(spark, cluster.nameserver, groups=("slow",), times=times, **given)
+            return found.where(f"topic = '{topic}'").orderBy("at", "broker", "queueId").collect()
+
+        before = sample(1)
+        age = datetime.now(UTC).timestamp() - oldest.stored_at_ms / 1000
+        assert [(row.queueId, row.broker, row.end, row.committed, row.lag) for row in before] == [
+            (queue.queue_id, queue.broker, ends[queue], 0, ends[queue]) for queue in queues
+        ]
+        assert before[0].at.timestamp() - oldest.stored_at_ms / 1000 <= before[0].lagSeconds <= age
+        assert before[0].lagSeconds > 0
+        direct.commit_offset(queues[0], "slow", ends[queues[0]])
+        after = sample(2)
+    assert len(after) == 2 * len(queues), "a run shows its own samples only"
+    assert (after[0].lag, after[0].lagSeconds) == (0, 0.0)
+    kept = spark.read.schema(lag.SCHEMA).format(table_format).load(output).where(f"topic = '{topic}'")
+    (line,) = lag.build(kept).collect()
+    assert (line.lagMax, line.lag, line.grown) == (30, 30 - ends[queues[0]], -ends[queues[0]])
+    assert (line.samples, line.queues) == (3, len(queues))
+    assert line.lagSecondsMax >= before[0].lagSeconds
 
 
-def test_verify(spark: SparkSession, cluster: ClusterAddresses, send: Send) -> None:
+def test_lag_of_a_format_that_is_not_there(spark: SparkSession, cluster: ClusterAddresses) -> None:
+    with pytest.raises(UsageError, match="parquet, json"):
+        lag.run(spark, cluster.nameserver, table_format="csv")
+
+
+def verified(spark: SparkSession, root: Path) -> verify.Report:
+    return verify.run(spark, root, index_slots=SLOTS, index_entries=ENTRIES)
+
+
+def test_verify_beside_a_running_broker(spark: SparkSession, cluster: ClusterAddresses, send: Send) -> None:
     send(100)
-    (row,) = verify.run(spark, cluster.data / "broker-a").collect()
-    assert row.records > 0
-    assert row.damage is None
+    report = verify.run(spark, cluster.data / "broker-a", index_slots=50_000, index_entries=200_000)
+    assert report.findings == ()
+    assert report.records > 0
 
 
-def test_verify_finds_damage(spark: SparkSession, tmp_path: Path) -> None:
-    builder = StoreBuilder(tmp_path / "store", segment_bytes=1024)
-    for number in range(30):
-        builder.append("orders", 0, b"body-%d" % number)
-    root = builder.write()
-    path = root / "commitlog" / f"{1024:020d}"
-    shutil.copy(path, tmp_path / "before")
-    data = bytearray(path.read_bytes())
-    at = data.index(b"body-")
-    data[at] ^= 1
-    path.write_bytes(data)
-    rows = verify.run(spark, root).collect()
-    assert sum(row.records for row in rows) < 30
-    assert [row.damagedAt for row in rows if row.damage] == [1024]
-    assert [row.damage is None for row in rows] == [True, False] + [True] * (len(rows) - 2)
+def test_verify_a_sound_store(spark: SparkSession, tmp_path: Path) -> None:
+    write_store(tmp_path)
+    report = verified(spark, tmp_path)
+    assert report.findings == ()
+    checked = check_store(tmp_path, settings())
+    assert checked.is_sound
+    assert (report.records, report.queues, report.keys) == (checked.records, checked.queues, checked.index_entries)
 
 
-def test_rebuild_makes_the_queues_that_the_broker_made(
-    spark: SparkSession, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
+def test_verify_finds_all_that_is_damaged(spark: SparkSession, tmp_path: Path) -> None:
+    write_store(tmp_path)
+    wanted = {found for damage in DAMAGE for found in damage(tmp_path)}
+    report = verified(spark, tmp_path)
+    assert {(each.kind, each.offset) for each in report.findings} == wanted
+    files = {each.file.split("/")[0] for each in report.findings}
+    assert files == {"commitlog", "consumequeue", "index"}
+
+
+def test_verify_needs_the_sizes_of_index_files(spark: SparkSession, tmp_path: Path) -> None:
+    write_store(tmp_path)
+    findings = verify.run(spark, tmp_path).findings
+    assert [each.file for each in findings] == [f"index/{path.name}" for path in sorted((tmp_path / "index").iterdir())]
+    assert "give its --index-slots" in findings[0].words
+
+
+def test_verify_judges_a_crashed_store_by_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", is_stopped=False)
+    store.checkpoint()
+    store.append([new_record(b"late", keys="late", topic="orders") for _ in range(5)])
+    store.flush()
+    shutil.copytree(tmp_path / "store", tmp_path / "crashed")
+    store.close()
+    report = verified(spark, tmp_path / "crashed")
+    assert report.findings == ()
+    assert report.records == check_store(tmp_path / "store", settings()).records
+    assert report.complete_to < EVER
+    damaged = moved_key(tmp_path / "crashed") | wrong_entry(tmp_path / "crashed")
+    assert {(each.kind, each.offset) for each in verified(spark, tmp_path / "crashed").findings} == damaged
+
+
+def test_rebuild_makes_what_the_broker_made(spark: SparkSession, tmp_path: Path) -> None:
+    store, output = tmp_path / "store", tmp_path / "again"
+    write_store(store)
+    made = rebuild.run(spark, store, output=output, index_slots=SLOTS, index_entries=ENTRIES)
+    wanted = {path.relative_to(store): path.read_bytes() for path in derived_files(store)}
+    assert {path.relative_to(output): path.read_bytes() for path in derived_files(output)} == wanted
+    assert made.index_files == len(list(store.glob("index/*"))) > 3
+    assert made.index_entries > made.queue_entries
+    with pytest.raises(UsageError, match="exists already"):
+        rebuild.run(spark, store, output=output)
+
+
+def derived_files(root: Path) -> list[Path]:
+    return [path for pattern in ("consumequeue/*/*/*", "index/*") for path in root.glob(pattern)]
+
+
+def test_rebuild_beside_a_running_broker(
+    spark: SparkSession, cluster: ClusterAddresses, send: Send, topic: str, tmp_path: Path
 ) -> None:
     send(200)
     store = cluster.data / "broker-a"
-    assert rebuild.run(spark, store, output=tmp_path, file_bytes=600_000) >= 1
+    assert rebuild.run(spark, store, output=tmp_path, has_index=False).queue_entries >= 1
     made = sorted((store / "consumequeue" / topic).glob("*/0*"))
     assert made
     for path in made:
-        again = tmp_path / "consumequeue" / path.relative_to(store / "consumequeue")
-        assert again.read_bytes() == path.read_bytes()
-    with pytest.raises(UsageError, match="exists already"):
-        rebuild.run(spark, store, output=tmp_path)
+        assert (tmp_path / path.relative_to(store)).read_bytes() == path.read_bytes()
+
+
+def test_rebuild_refuses_a_damaged_log(spark: SparkSession, tmp_path: Path) -> None:
+    write_store(tmp_path / "store")
+    flip_body(tmp_path / "store")
+    with pytest.raises(CorruptRecord, match="damaged in 1 places"):
+        rebuild.run(spark, tmp_path / "store", output=tmp_path)
+    assert not (tmp_path / "consumequeue").exists()
 
 
 def test_a_log_alone_becomes_a_table(spark: SparkSession, read: Read, tmp_path: Path) -> None:
@@ -218,17 +310,22 @@ def test_a_log_alone_becomes_a_table(spark: SparkSession, read: Read, tmp_path: 
         builder.append("orders", number % 2, json.dumps({"n": number}).encode())
     root = builder.write(checkpoint_ms=None)
     shutil.rmtree(root / "consumequeue")
-    assert rebuild.run(spark, root, output=root, file_bytes=100) == 30
+    made = rebuild.run(spark, root, output=root, file_bytes=100, index_slots=SLOTS, index_entries=ENTRIES)
+    assert (made.queue_entries, made.index_entries, made.index_files) == (30, 60, 2), "a key has two words"
     frame = read(namesrvAddr=None, mode="files", storePath=str(root), subscribe="orders")
     assert numbers(frame) == list(range(30))
 
 
 def test_command_line(spark: SparkSession, tmp_path: Path) -> None:
-    builder = StoreBuilder(tmp_path / "store")
-    builder.append("orders", 0, b"one")
-    result = CliRunner().invoke(pipeline_app, ["verify", str(builder.write())])
+    write_store(tmp_path)
+    sizes = ["--index-slots", str(SLOTS), "--index-entries", str(ENTRIES)]
+    result = CliRunner().invoke(pipeline_app, ["verify", str(tmp_path), *sizes])
     assert result.exit_code == 0, result.output
-    assert "records" in result.output
+    assert "nothing wrong" in result.output
+    ((_kind, offset),) = wrong_entry(tmp_path)
+    result = CliRunner().invoke(pipeline_app, ["verify", str(tmp_path), *sizes])
+    assert result.exit_code == 1
+    assert f"queue: consumequeue/orders/0: log offset {offset}: entry 23 is" in result.output
 
 
 @pytest.mark.parametrize("arguments", [["archive", "out"], ["archive", "out", "--topic", "a", "--pattern", "b"]])

@@ -36,6 +36,15 @@ Conf = Annotated[
     list[str] | None, typer.Option("--conf", help="A setting of Spark, as key=value; may be given several times.")
 ]
 TableFormat = Annotated[str, typer.Option("--format", help="parquet, or delta or iceberg, which need 'kappamq[lake]'.")]
+IndexSlots = Annotated[
+    int | None, typer.Option("--index-slots", help="Slots of an index file, if not the usual number.", min=1)
+]
+IndexEntries = Annotated[
+    int | None, typer.Option("--index-entries", help="Entries of an index file, if not the usual number.", min=2)
+]
+DelayLevels = Annotated[
+    str | None, typer.Option("--delay-levels", help="The broker's delay_levels, if not the usual ones: '1s 5s 10s'.")
+]
 
 pipeline_app = typer.Typer(help="Data pipeline jobs on Spark.", no_args_is_help=True)
 
@@ -161,51 +170,89 @@ def trace(
 @pipeline_app.command()
 def lag(
     group: Annotated[list[str] | None, typer.Option("--group", help="Only this group; may be repeated.")] = None,
+    every: Annotated[float, typer.Option("--every", help="Seconds from one sample to the next.", min=1)] = 10,
+    times: Annotated[int, typer.Option("--times", help="Number of samples.", min=1)] = 1,
+    output: Annotated[Path | None, typer.Option("--output", help="Directory to which samples are added.")] = None,
+    table_format: Annotated[str, typer.Option("--format", help="Of the output: parquet or json.")] = "parquet",
     nameserver: NameServer = DEFAULT_NAMESERVER,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
-    """Show how far groups are behind.
+    """Show how far groups are behind, in messages and in seconds, by queue and over time; at the end by topic.
 
-    Example: kappamq pipeline lag --group billing --master sc://127.0.0.1:15002
+    Example: kappamq pipeline lag --group billing --every 30 --times 20 --output lag
     """
     from kappamq.spark.jobs import lag as job
 
-    _show(job.run(_session("lag", master, conf), nameserver, groups=tuple(group or ())))
+    samples = job.run(
+        _session("lag", master, conf),
+        nameserver,
+        groups=tuple(group or ()),
+        every_seconds=every,
+        times=times,
+        output=str(output) if output is not None else None,
+        table_format=table_format,
+    )
+    _show(samples.orderBy("at", "group", "topic", "broker", "queueId"))
+    _show(job.build(samples))
 
 
 @pipeline_app.command()
 def verify(
     store: Annotated[Path, typer.Argument(help="Store directory, which holds commitlog.")],
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    delay_levels: DelayLevels = None,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
-    """Check every record of a commit log. Fails when one is damaged.
+    """Check every record, queue entry and key of a store, which may be in use. Code 1, and a list, if any is wrong.
 
     Example: kappamq pipeline verify /data/broker-a
     """
     from kappamq.spark.jobs import verify as job
 
-    rows = _show(job.run(_session("verify", master, conf), store))
-    if any(row["damage"] for row in rows):
+    options = _store_options(index_slots, index_entries, delay_levels)
+    report = job.run(_session("verify", master, conf), store, **options)
+    console = Console(soft_wrap=True)
+    console.print(
+        f"{report.records} records in {report.segments} segments, {report.queues} queues, {report.keys} keys: "
+        f"{len(report.findings) or 'nothing'} wrong"
+    )
+    for finding in report.findings:
+        console.print(f"{finding.kind}: {finding.file}: log offset {finding.offset}: {finding.words}", markup=False)
+    if not report.is_sound:
         raise typer.Exit(1)
 
 
 @pipeline_app.command()
 def rebuild(
     store: Annotated[Path, typer.Argument(help="Directory that holds commitlog.")],
-    output: Annotated[Path, typer.Argument(help="Directory for the new consumequeue.")],
+    output: Annotated[Path, typer.Argument(help="Directory for the new consumequeue and index.")],
+    index_slots: IndexSlots = None,
+    index_entries: IndexEntries = None,
+    no_index: Annotated[bool, typer.Option("--no-index", help="Only consume queues.")] = False,
+    delay_levels: DelayLevels = None,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
-    """Make consume queues from a commit log alone, so that it can be read with mode=files.
+    """Make consume queues and key index from a commit log alone, byte for byte as a broker would.
 
     Example: kappamq pipeline rebuild /data/broker-a /data/rebuilt
     """
     from kappamq.spark.jobs import rebuild as job
 
-    count = job.run(_session("rebuild", master, conf), store, output=output)
-    Console().print(f"{count} entries written to {output / 'consumequeue'}")
+    made = job.run(
+        _session("rebuild", master, conf),
+        store,
+        output=output,
+        has_index=not no_index,
+        **_store_options(index_slots, index_entries, delay_levels),
+    )
+    Console(soft_wrap=True).print(
+        f"{made.queue_entries} entries written to {output / 'consumequeue'}, "
+        f"{made.index_entries} to {made.index_files} files in {output / 'index'}"
+    )
 
 
 @pipeline_app.command("spark-cluster")
@@ -242,6 +289,15 @@ def _session(name: str, master: str, conf: list[str] | None) -> "SparkSession":
             raise typer.BadParameter(f"--conf {each}: write a setting of Spark as key=value, such as spark.cores.max=4")
         settings[key] = value
     return open_session(f"kappamq {name}", master=master, settings=settings)
+
+
+def _store_options(index_slots: int | None, index_entries: int | None, delay_levels: str | None) -> dict[str, Any]:
+    from kappamq.spark.log_records import parse_delay_levels
+
+    given: dict[str, Any] = {"index_slots": index_slots, "index_entries": index_entries}
+    if delay_levels is not None:
+        given["delay_levels_ms"] = parse_delay_levels(delay_levels)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _show(frame: "DataFrame") -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from struct import Struct
 import pytest
 
 from kappamq.errors import CorruptRecord
-from kappamq.spark.jobs.rebuild import scan_segment, write_queues
-from tests.unit.spark.store_builder import StoreBuilder
+from kappamq.spark.jobs.rebuild import queue_file_bytes, write_queues
+from kappamq.spark.log_records import scan_segment, segment_paths
+from tests.unit.spark.broker_store import write_store
 
 ENTRY = Struct(">qiq")
 
@@ -25,12 +26,16 @@ def test_a_gap_is_loud(tmp_path: Path) -> None:
         write_queues([("t", 0, 0, 0, 50, 0), ("t", 0, 2, 100, 50, 0)], tmp_path)
 
 
-def test_system_topics_are_left_out_and_positions_checked(tmp_path: Path) -> None:
-    builder = StoreBuilder(tmp_path / "store")
-    builder.append("orders", 0, b"one", tags="t")
-    builder.append("SCHEDULE_TOPIC_XXXX", 0, b"later")
-    segment = builder.write() / "commitlog" / f"{0:020d}"
-    assert [entry[:3] for entry in scan_segment(segment)] == [("orders", 0, 0)]
-    moved = segment.rename(segment.with_name(f"{4096:020d}"))
-    with pytest.raises(CorruptRecord, match="says it belongs to 0"):
-        list(scan_segment(moved))
+def test_queues_are_the_broker_s_byte_for_byte(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    write_store(root)
+    rows = [row for path in segment_paths(root) for row in scan_segment(path) if row.damage is None]
+    entries = [
+        (row.topic, row.queue_id, row.queue_offset, row.log_offset, row.size, row.tags_code)
+        for row in sorted(rows, key=lambda row: (row.topic, row.queue_id, row.queue_offset, -row.log_offset))
+    ]
+    write_queues(entries, tmp_path, file_bytes=queue_file_bytes(root))
+    made = sorted(path.relative_to(root) for path in root.glob("consumequeue/*/*/*"))
+    assert {path.parts[1] for path in made} == {"orders", "payments", "short", "SCHEDULE_TOPIC_XXXX"}
+    assert sorted(path.relative_to(tmp_path) for path in tmp_path.glob("consumequeue/*/*/*")) == made
+    assert [path for path in made if (tmp_path / path).read_bytes() != (root / path).read_bytes()] == []
