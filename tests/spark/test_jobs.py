@@ -13,13 +13,16 @@ from typer.testing import CliRunner
 from kappamq.errors import CorruptRecord, UsageError
 from kappamq.spark.cli import pipeline_app
 from kappamq.spark.columns import DDL
+from kappamq.spark.index_files import IndexFileView, write_index_file
 from kappamq.spark.jobs import archive, dead_letters, lag, rebuild, replay, trace, verify
+from kappamq.spark.log_records import key_hash
 from kappamq.spark.store_marks import EVER
 from kappamq.store.check import check_store
 from kappamq.testing import ClusterAddresses
 from tests.faults.records import new_record
 from tests.spark.reading import Read, Send, numbers
 from tests.unit.spark.broker_store import (
+    COUNT,
     DAMAGE,
     ENTRIES,
     SLOTS,
@@ -235,6 +238,19 @@ def test_verify_a_sound_store(spark: SparkSession, tmp_path: Path) -> None:
     checked = check_store(tmp_path, settings())
     assert checked.is_sound
     assert (report.records, report.queues, report.keys) == (checked.records, checked.queues, checked.index_entries)
+
+
+def test_verify_knows_the_tags_that_rocketmq_indexes(spark: SparkSession, tmp_path: Path) -> None:
+    write_store(tmp_path)
+    path = sorted((tmp_path / "index").iterdir())[-1]
+    held = IndexFileView(path, slots=SLOTS, entries=ENTRIES).entries[["hash", "log_offset"]].tolist()
+    assert len(held) < ENTRIES - 2
+    last = next(log_offset for hashed, log_offset in reversed(held) if hashed == key_hash("orders", f"ID{COUNT - 1}"))
+    tags = [(key_hash("orders", f"T#{tag}"), last) for tag in ("B", "other")]
+    write_index_file(path, [(*key, 1_700_000_000_000) for key in [*held, *tags]], slots=SLOTS, entries=ENTRIES)
+    (finding,) = verified(spark, tmp_path).findings
+    assert (finding.kind, finding.file, finding.offset) == ("index", f"index/{path.name}", last)
+    assert f"hash {tags[1][0]} names a record without that key" in finding.words
 
 
 def test_verify_finds_all_that_is_damaged(spark: SparkSession, tmp_path: Path) -> None:

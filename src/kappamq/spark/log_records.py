@@ -49,6 +49,7 @@ ROWS_AT_ONCE: Final = 20_000
 NAMES_CACHED: Final = 65_536
 
 _NO_ENTRY: Final = (int(Flags.PREPARED), int(Flags.ROLLED_BACK))
+_FACTS: Final = frozenset({Name.TAGS, Name.KEYS, Name.UNIQUE_ID})
 _MAGICS: Final = tuple(Struct(">i").pack(magic) for magic in (MAGIC_V1, MAGIC_V2))
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -174,9 +175,10 @@ def _find_record(mapped: mmap.mmap, at: int, *, start: int, crc_from: int) -> in
 
 def _row_of(message: StoredMessage, start: int, keys_before: int, delay_levels_ms: tuple[int, ...]) -> Row:
     topic, text = message.topic, message.properties_text
-    tags = property_of(text, Name.TAGS)
+    facts = _facts_of(text)
+    tags = facts.get(Name.TAGS)
     kind = message.flags & TRANSACTION_MASK
-    keys = () if kind == int(Flags.ROLLED_BACK) else _keys_of(text)
+    keys = () if kind == int(Flags.ROLLED_BACK) else _keys_of(facts)
     has_entry = kind not in _NO_ENTRY and 0 <= message.queue_id < QUEUES_MAX and is_topic_name(topic)
     code = tags_code(tags)
     if topic == SCHEDULE_TOPIC:
@@ -197,9 +199,15 @@ def _row_of(message: StoredMessage, start: int, keys_before: int, delay_levels_m
     )
 
 
-def _keys_of(text: str) -> tuple[str, ...]:
-    unique_id, keys = property_of(text, Name.UNIQUE_ID), property_of(text, Name.KEYS)
-    return ((unique_id,) if unique_id else ()) + (tuple(filter(None, keys.split(" "))) if keys else ())
+def _facts_of(text: str) -> dict[str, str]:
+    """The properties that queues and index are made of; of several with one name the last that is not empty."""
+    pieces = (piece.partition("\x01") for piece in text.split("\x02"))
+    return {name: value for name, _separator, value in pieces if value and name in _FACTS}
+
+
+def _keys_of(facts: dict[str, str]) -> tuple[str, ...]:
+    unique_id = facts.get(Name.UNIQUE_ID)
+    return ((unique_id,) if unique_id else ()) + tuple(filter(None, facts.get(Name.KEYS, "").split(" ")))
 
 
 def _delivery_time(text: str, stored_at_ms: int, delay_levels_ms: tuple[int, ...], *, otherwise: int) -> int:

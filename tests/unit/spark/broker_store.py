@@ -19,7 +19,7 @@ def settings() -> StoreSettings:
 
 
 def write_store(root: Path, *, is_stopped: bool = True) -> Store:
-    """Several segments, queues and index files; delayed messages, and a topic that was deleted and made again."""
+    """Several segments, queues and index files; delayed and odd messages, a topic that was deleted and made again."""
     clock = ManualClock()
     store = open_store(None, settings(), root=root, clock=clock)
     for number in range(COUNT):
@@ -43,6 +43,9 @@ def write_store(root: Path, *, is_stopped: bool = True) -> Store:
             later = new_record(b"later", topic="SCHEDULE_TOPIC_XXXX", queue_id=2, tags="A")
             later.properties += b"DELAY\x013\x02"
             records.append(later)
+            odd = new_record(b"odd", topic="odd", tags="A", keys=" a  b ")
+            odd.properties += b"TAGS\x01B\x02TAGS\x01\x02KEYS\x01\x02UNIQ_KEY\x01\x02"
+            records.append(odd)
         store.append(records)
         if number % 7 == 0:
             commit(store)

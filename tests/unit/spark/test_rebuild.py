@@ -36,6 +36,6 @@ def test_queues_are_the_broker_s_byte_for_byte(tmp_path: Path) -> None:
     ]
     write_queues(entries, tmp_path, file_bytes=queue_file_bytes(root))
     made = sorted(path.relative_to(root) for path in root.glob("consumequeue/*/*/*"))
-    assert {path.parts[1] for path in made} == {"orders", "payments", "short", "SCHEDULE_TOPIC_XXXX"}
+    assert {path.parts[1] for path in made} == {"odd", "orders", "payments", "short", "SCHEDULE_TOPIC_XXXX"}
     assert sorted(path.relative_to(tmp_path) for path in tmp_path.glob("consumequeue/*/*/*")) == made
     assert [path for path in made if (tmp_path / path).read_bytes() != (root / path).read_bytes()] == []
