@@ -163,6 +163,23 @@ class SendReply(
     recall_handle: str | None = None
 
 
+def decode_send_reply(fields: dict[str, str]) -> SendReply:
+    """`decode_fields` for the reply that a client gets most often, in a third of the time."""
+    get = fields.get
+    try:
+        return SendReply(
+            offset_id=fields["msgId"],
+            queue_id=int(fields["queueId"]),
+            queue_offset=int(fields["queueOffset"]),
+            transaction_id=get("transactionId"),
+            region=get("MSG_REGION"),
+            trace_on=get("TRACE_ON"),
+            recall_handle=get("recallHandle"),
+        )
+    except (KeyError, ValueError):
+        return decode_fields(fields, SendReply)  # It says what is wrong.
+
+
 class SendBackRequest(
     Request,
     frozen=True,

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Callable, Sequence
-from struct import Struct
+from itertools import accumulate
 from typing import Final, NamedTuple
-
-from msgspec.json import Encoder
 
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.publishing import Publisher, Publishers
@@ -28,9 +27,6 @@ RUN_MAX: Final = 256
 """Most messages that are encoded before the event loop gets its turn."""
 PLAIN_BODY_BYTES_MAX: Final = 64 * 1024
 
-_FRAME = Struct(">iI")
-_encode_text = Encoder().encode
-
 _BORN, _PROPERTIES, _OPAQUE = "@born@", "@properties@", b'"opaque":0,'
 """Marks in the model of a header. No group or topic holds an `@`."""
 
@@ -51,21 +47,6 @@ class SendTemplate:
     def around(self, born_at: bytes) -> tuple[bytes, bytes, bytes]:
         """What stands before the text of the properties, between it and the request id, and after that."""
         return self._head + born_at + self._middle + b'"', b'"' + self._before, self._after
-
-    def frame(self, born_at: bytes, properties: bytes, request_id: int, body: bytes) -> bytes:
-        """Bytes of one request; `properties` are encoded as JSON."""
-        header = b"".join(
-            (
-                self._head,
-                born_at,
-                self._middle,
-                properties,
-                self._before,
-                b"%d" % request_id,
-                self._after,
-            )
-        )
-        return b"".join((_FRAME.pack(len(header) + len(body) + 4, len(header)), header, body))
 
 
 class Outcomes:
@@ -148,33 +129,94 @@ class Target(NamedTuple):
     template: SendTemplate
 
 
-class Sending:
-    """One message under way: a connection gives the reply to it, as to a future."""
+class Sending(NamedTuple):
+    """One message whose first attempt has failed."""
 
-    __slots__ = ("message", "message_id", "number", "run", "target")
+    run: Run
+    number: int
+    message: Message
+    message_id: str
 
-    def __init__(self, run: Run, number: int, message: Message, message_id: str, target: Target) -> None:
+
+class MessageRun:
+    """Messages that are under way on one connection: one waiter for the replies to all of them."""
+
+    __slots__ = ("_numbers", "_request_id", "bodies", "messages", "run", "targets", "texts", "unique_ids")
+
+    def __init__(self, run: Run) -> None:
         self.run = run
-        self.number = number
-        self.message = message
-        self.message_id = message_id
-        self.target = target
+        self.messages: list[Message] = []
+        self.unique_ids: list[str] = []
+        self.targets: list[Target] = []
+        self.texts: list[bytes] = []
+        self.bodies: list[bytes] = []
+        self._numbers: list[int] = []
+        """Of the messages, or -1 once their outcome is known."""
+        self._request_id = 0
+
+    def add(self, number: int, message: Message, unique_id: str, target: Target, text: bytes) -> None:
+        self._numbers.append(number)
+        self.messages.append(message)
+        self.unique_ids.append(unique_id)
+        self.targets.append(target)
+        self.texts.append(text)
+        self.bodies.append(message.body)
+
+    def write(self, born_at: bytes) -> None:
+        """Send all of them; what cannot be sent has failed."""
+        connection, count = self.targets[0].connection, len(self.messages)
+        self.run.begun += count
+        around: dict[int, tuple[bytes, bytes, bytes]] = {}
+        for target in self.targets:
+            if id(target) not in around:
+                around[id(target)] = target.template.around(born_at)
+        try:
+            self._request_id = connection.expect_many(self, count, timeout_ms=self.run.timeout_ms)
+        except KappaError as error:
+            self.set_exception(error)
+            return
+        frames = encode_sends(
+            _column(self.texts),
+            _column(self.bodies),
+            start=0,
+            count=count,
+            templates=[around[id(target)] for target in self.targets],
+            request_id=self._request_id,
+        )
+        connection.write(frames)
+        self.texts.clear()
+        self.bodies.clear()
 
     def done(self) -> bool:
         return False
 
     def set_result(self, reply: Command, /) -> None:
-        run = self.run
+        at = reply.request_id - self._request_id
+        target = self.targets[at]
         try:
-            receipt = receipt_of(reply, self.message_id, self.target.queue, self.target.address)
+            receipt = receipt_of(reply, self.unique_ids[at], target.queue, target.address)
         except KappaError as error:
-            run.on_error(self, error)
+            self._fail(at, error)
             return
-        run.outcomes.succeed(self.number, receipt)
+        run = self.run
+        run.outcomes.succeed(self._numbers[at], receipt)
+        self._numbers[at] = -1
         run.on_end()
 
     def set_exception(self, error: BaseException, /) -> None:
-        self.run.on_error(self, error)
+        """All that are left have the same deadline and the same connection: what ends one ends all."""
+        for at in range(len(self._numbers)):
+            self._fail(at, error)
+
+    def _fail(self, at: int, error: BaseException) -> None:
+        number = self._numbers[at]
+        if number >= 0:
+            self._numbers[at] = -1
+            self.run.on_error(Sending(self.run, number, self.messages[at], self.unique_ids[at]), error)
+
+
+def _column(values: list[bytes]) -> Column:
+    return array("i", accumulate(map(len, values), initial=0)).tobytes(), b"".join(values)
 
 
 class RowRun:
@@ -227,15 +269,16 @@ class RunSender:
         others: list[tuple[int, Message]] = []
         topic: str | None = None
         publisher: Publisher | None = None
-        born_at = b"%d" % self._cluster.clock.now_ms()
         targets: dict[int, Target | None] = {}
-        for message, message_id in zip(messages, self._cluster.unique_ids.several(len(messages))):
-            number = run.outcomes.expect()
+        groups: dict[int, MessageRun] = {}
+        expect, body_bytes_max = run.outcomes.expect, self._body_bytes_max
+        for message, unique_id in zip(messages, self._cluster.unique_ids.several(len(messages))):
+            number = expect()
             if message.topic != topic:
                 topic, publisher = message.topic, self._publisher(message.topic)
             properties = None
-            if publisher is not None and 0 < len(message.body) <= self._body_bytes_max:
-                properties = plain_properties(message, message_id)
+            if publisher is not None and 0 < len(message.body) <= body_bytes_max:
+                properties = plain_properties(message, unique_id)
             if publisher is None or properties is None:
                 others.append((number, message))
                 continue
@@ -246,15 +289,13 @@ class RunSender:
             if target is None:
                 others.append((number, message))
                 continue
-            encoded = _encode_text(properties)
-            sending = Sending(run, number, message, message_id, target)
-            run.begun += 1
-            try:
-                request_id = target.connection.expect(sending, timeout_ms=run.timeout_ms)
-            except KappaError as error:
-                run.on_error(sending, error)
-                continue
-            target.connection.write(target.template.frame(born_at, encoded, request_id, message.body))
+            group = groups.get(id(target.connection))
+            if group is None:
+                group = groups[id(target.connection)] = MessageRun(run)
+            group.add(number, message, unique_id, target, properties.encode())
+        born_at = b"%d" % self._cluster.clock.now_ms()
+        for group in groups.values():
+            group.write(born_at)
         return others
 
     def send_rows(

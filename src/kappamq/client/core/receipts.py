@@ -9,7 +9,7 @@ from kappamq.model.message import Queue
 from kappamq.wire.codes import ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.faults import error_of
-from kappamq.wire.headers import SendReply, decode_fields
+from kappamq.wire.headers import decode_send_reply
 
 
 class SendStatus(Enum):
@@ -24,7 +24,7 @@ class SendStatus(Enum):
 _STATUS_BY_CODE: Final = {status.value: status for status in SendStatus}
 
 
-class SendReceipt(Struct, frozen=True):
+class SendReceipt(Struct, frozen=True, gc=False):
     """A stored message. `message_id` was made by the producer, `offset_id` by the broker."""
 
     status: SendStatus
@@ -49,7 +49,7 @@ def receipt_of(reply: Command, message_id: str, queue: Queue, address: str) -> S
     status = _STATUS_BY_CODE.get(reply.code)
     if status is None:
         raise error_of(reply, address)
-    header = decode_fields(reply.fields, SendReply)
+    header = decode_send_reply(reply.fields)
     if header.queue_id != queue.queue_id:
         queue = Queue(queue.topic, queue.broker, header.queue_id)
     return SendReceipt(

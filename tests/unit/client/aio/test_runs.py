@@ -15,11 +15,12 @@ from kappamq.client.aio.runs import RUN_MAX, SendTemplate
 from kappamq.client.core.preparing import check_message, plain_properties, prepare
 from kappamq.client.settings import ProducerSettings
 from kappamq.errors import CallTimeout, InvalidMessage, KappaError, Refused, TooManyInFlight
+from kappamq.kernel import encode_sends
 from kappamq.model.message import Message
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.exchange import REQUEST_ID_MAX, Exchange
-from kappamq.wire.frame import encode_frame
+from kappamq.wire.frame import FrameDecoder
 from kappamq.wire.headers import SendRequest, encode_fields
 from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, ignore
 from tests.unit.client.aio.test_producer import SEND, degraded, stored
@@ -148,14 +149,19 @@ def test_a_plain_request_is_the_one_that_is_made_otherwise(message: Message) -> 
         return Command(RequestCode.SEND_MESSAGE_V2, request_id, fields, message.body)
 
     template = SendTemplate(command(0, "", 0), born_at_name="g", properties_name="i")
-    frame = template.frame(b"1700000000000", encoded(text), 77, message.body)
-    assert frame == encode_frame(command(1_700_000_000_000, text, 77))
+    frame = encode_sends(
+        column([text.encode()]),
+        column([message.body]),
+        start=0,
+        count=1,
+        templates=[template.around(b"1700000000000")],
+        request_id=77,
+    )
+    assert decode_frames(frame) == [command(1_700_000_000_000, text, 77)]
 
 
-def encoded(text: str) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(text)
+def decode_frames(data: bytes) -> list[Command]:
+    return FrameDecoder().feed(data)
 
 
 # ── Rows ────────────────────────────────────────────────────────────────────────────────────────────────────────────
