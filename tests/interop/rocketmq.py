@@ -62,6 +62,8 @@ DISK_SETTINGS: Final = {
     "diskSpaceWarningLevelRatio": "98",
     "diskSpaceCleanForciblyRatio": "97",
 }
+# It refuses sends that wait longer than 200 ms for a thread: on a crowded machine that says nothing.
+PATIENCE_SETTINGS: Final = {"waitTimeMillsInSendQueue": "10000", "waitTimeMillsInPullQueue": "10000"}
 # 4.9 reads its logging settings from conf/ and refuses to start without them; 5.x looks for a resource of this name
 # before the chatty one in its own jars, and for it in a logback whose package it has renamed.
 LOGBACK_FILES: Final = {
@@ -178,6 +180,7 @@ class Broker:
             "enablePropertyFilter": "true",
             "traceTopicEnable": "true",
             **DISK_SETTINGS,
+            **PATIENCE_SETTINGS,
             **(settings or {}),
         }
         if commit_log_segment_bytes is not None:
