@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test oracle check format bench fuzz docs spark-cluster clean
+.PHONY: demo test proofs oracle check format bench fuzz docs spark-cluster clean
 
 $(VENV)/ready: pyproject.toml setup.py src/kappamq/kernel/_compiled.pyx src/kappamq/kernel/_columns.pyx
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it or run 'make PYTHON=/path/to/python3.11 …'."; exit 1; }
@@ -15,7 +15,11 @@ demo: $(VENV)/ready
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/ready
-	@$(BIN)/python -m pytest -m "not oracle" --numprocesses 2 --dist loadscope --no-loadscope-reorder
+	@$(BIN)/python -m pytest -m "not oracle and not proof" --numprocesses 3 --dist loadscope --no-loadscope-reorder
+
+# Minutes of kills and restarts: what `make test` has of them in short, and what it has no time for.
+proofs: $(VENV)/ready
+	@KAPPAMQ_KILL_ROUNDS=50 $(BIN)/python -m pytest -m "not oracle and (proof or slow)" tests/faults tests/spark tests/e2e
 
 # The scenarios on the real RocketMQ: proves the tests, not us.
 oracle: $(VENV)/ready

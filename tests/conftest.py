@@ -1,4 +1,4 @@
-"""How the suite is dealt out to two workers (`make test`): what shares something expensive stays together.
+"""How the suite is dealt out to workers (`make test`): what shares something expensive stays together.
 
 Without workers (`pytest tests/unit`) the order alone changes, and nothing else.
 """

@@ -23,7 +23,7 @@ from kappamq.testing.cluster import SMALL_STORE
 from kappamq.wire.codes import ResponseCode
 from kappamq.wire.headers import PullRequest, SendRequest
 
-ROUNDS = int(os.environ.get("KAPPAMQ_KILL_ROUNDS", "50"))
+ROUNDS = int(os.environ.get("KAPPAMQ_KILL_ROUNDS", "15"))
 QUEUES = 4
 SENDERS = 6
 WINDOW = 8
@@ -181,6 +181,7 @@ async def verify(dialer: Dialer, address: str, ledger: Ledger, *, everything: bo
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 @pytest.mark.parametrize("flush", ["durable", "async"])
 def test_kill_rounds(tmp_path: Path, flush: str) -> None:
     rounds = ROUNDS if flush == "durable" else max(ROUNDS // 10, 1)

@@ -109,6 +109,7 @@ def test_a_cluster_from_the_command_line(tmp_path: Path) -> None:
     assert not [pid for pid in processes if Path(f"/proc/{pid}").exists()]
 
 
+@pytest.mark.proof
 def test_killed_executors_lose_and_repeat_nothing(
     standalone: Standalone,
     cluster: ClusterAddresses,
@@ -146,6 +147,7 @@ def test_killed_executors_lose_and_repeat_nothing(
     check(read, topic, tmp_path, 600)
 
 
+@pytest.mark.proof
 def test_killed_drivers_lose_and_repeat_nothing(
     spark: SparkSession,
     cluster: ClusterAddresses,
