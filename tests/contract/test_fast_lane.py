@@ -206,10 +206,15 @@ class Desk:
         for _ in range(20):  # A backlog goes on in later turns of the loop.
             await asyncio.sleep(0)
         for _ in range(SETTLE_STEPS):
-            if self.connection._unanswered <= len(self.pulls.parked) and not self.appender._preparing:
+            if self.connection._unanswered <= len(self.pulls.parked) and not self.is_preparing:
                 break
             # Threads read records that are not in memory, and make the next segment.
             await asyncio.sleep(0.001)
+
+    @property
+    def is_preparing(self) -> bool:
+        preparation = self.appender._preparation
+        return preparation is not None and not preparation.done()
 
     def close(self) -> tuple[Any, ...]:
         """Everything that can be seen from outside."""

@@ -288,8 +288,13 @@ class SimulatedFileSystem:
 
     def rename(self, source: Path, target: Path) -> None:
         self.step("rename", target)
-        assert source.parent == target.parent
-        self._directory(source.parent).change(lambda names: names.__setitem__(target.name, names.pop(source.name)))
+        if source.parent == target.parent:
+            self._directory(source.parent).change(lambda names: names.__setitem__(target.name, names.pop(source.name)))
+            return
+        # Worse than most disks: a power cut may keep both names, or none.
+        entry = self._inode(source)
+        self._directory(target.parent).change(lambda names: names.__setitem__(target.name, entry))
+        self._directory(source.parent).change(lambda names: names.pop(source.name))
 
     def unlink(self, path: Path) -> None:
         self.step("unlink", path)

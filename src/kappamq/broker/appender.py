@@ -111,10 +111,11 @@ class Appender:
         self._is_stopping = False
         self._thread = threading.Thread(target=self._flush_forever, name="kappamq-flush", daemon=True)
         self._failed: asyncio.Future[None] = self._loop.create_future()
-        self._preparing = False
+        self._preparation: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         self._thread.start()
+        self._prepare_ahead()
 
     async def stop(self) -> None:
         """Write and flush what was submitted, answer it, end the thread."""
@@ -122,6 +123,8 @@ class Appender:
         self._is_stopping = True
         self._wake.set()
         await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
+        if self._preparation is not None:
+            await self._preparation  # What it makes must be closed with the store.
         # The thread's last report was posted to the loop before it ended: let it run.
         await asyncio.sleep(0)
 
@@ -204,17 +207,17 @@ class Appender:
             self._wake.set()
         else:
             self._advance()
-        if self._store.needs_segment and not self._preparing:
-            self._preparing = True
-            self._loop.run_in_executor(None, self._prepare)
+        self._prepare_ahead()
+
+    def _prepare_ahead(self) -> None:
+        if self._store.needs_segment and (self._preparation is None or self._preparation.done()):
+            self._preparation = self._loop.run_in_executor(None, self._prepare)
 
     def _prepare(self) -> None:
         try:
             self._store.prepare_next_segment()
         except (OSError, StorageError) as fault:
             log.warning("next segment could not be prepared: will be made on demand fault=%s", fault)
-        finally:
-            self._preparing = False
 
     def _append(self, run: list[_Submission]) -> None:
         if not run:

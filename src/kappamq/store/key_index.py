@@ -39,6 +39,10 @@ ENTRY_BYTES: Final = ENTRY.size
 SLOT_BYTES: Final = 4
 NAME_DIGITS: Final = 17
 RESERVE_BYTES: Final = 1 << 20
+SPARE_NAME: Final = "index.next"
+"""The next file, made ahead of need beside the directory: RocketMQ opens whatever lies within it."""
+SPARE_SHARE: Final = 10
+"""It is made when less than one in this many entries of the last file is free."""
 TIME_DIFF_MAX: Final = 2**31 - 1
 _I32 = Struct(">i")
 _I64 = Struct(">q")
@@ -77,6 +81,9 @@ class IndexFile:
         file = files.open(path, create=True)
         try:
             file.reserve(0, HEADER_BYTES + slots * SLOT_BYTES)
+            # Slots are written all over the place through the map. Had the file system to convert reserved blocks while
+            # it writes them back, whoever touches a page then would wait for it: written zeros spare that.
+            file.pwrite(bytes(HEADER_BYTES + slots * SLOT_BYTES), 0)
             file.resize(cls.file_bytes(slots, entries))
             file.sync()
             files.sync_directory(path.parent)
@@ -272,6 +279,9 @@ class KeyIndex:
         self.files: tuple[IndexFile, ...] = ()
         self.indexed_to = 0
         """Log offset below which all keys are indexed."""
+        self._spare: IndexFile | None = None
+        self._may_prepare = True
+        self._spare_path = directory.parent / SPARE_NAME
         self._synced_name = ""
         """Files before this one were complete when they were synced last."""
 
@@ -285,6 +295,7 @@ class KeyIndex:
 
     def load(self) -> list[str]:
         """Open all files; those of a wrong length are deleted, and named in the answer: they must be rebuilt."""
+        self._files_port.unlink(self._spare_path)
         opened: list[IndexFile] = []
         unusable: list[str] = []
         for name in self.names():
@@ -373,13 +384,43 @@ class KeyIndex:
             return self._gave_up(error)
         return True
 
+    @property
+    def needs_spare(self) -> bool:
+        """Whether `prepare_spare` should run now, in a thread."""
+        return (
+            self._may_prepare
+            and self._spare is None
+            and (not self.files or self.files[-1].room < self._entries // SPARE_SHARE)
+        )
+
+    def prepare_spare(self) -> None:
+        """Make the next file ahead of need. Not tried again when it fails: it is made on demand then.
+        [any thread, one at a time]
+        """
+        self._may_prepare = False
+        self._files_port.unlink(self._spare_path)
+        self._spare = IndexFile.create(self._files_port, self._spare_path, slots=self._slots, entries=self._entries)
+
+    def _make_file(self) -> IndexFile:
+        path = self._directory / self._new_name()
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return IndexFile.create(self._files_port, path, slots=self._slots, entries=self._entries)
+        try:
+            self._files_port.rename(spare.path, path)
+            self._files_port.sync_directory(self._directory)
+        except OSError:
+            spare.close()
+            raise
+        spare.path, spare.name = path, path.name
+        return spare
+
     def _add_file(self) -> IndexFile:
         if not self.files:
             make_directory_durably(self._files_port, self._directory)
         last = self.files[-1] if self.files else None
-        file = IndexFile.create(
-            self._files_port, self._directory / self._new_name(), slots=self._slots, entries=self._entries
-        )
+        file = self._make_file()
+        self._may_prepare = True
         if last is not None:
             # RocketMQ: a new file starts with the end values of the last one; its first entry replaces the begin ones.
             file.begin_ms = file.end_ms = last.end_ms
@@ -430,6 +471,9 @@ class KeyIndex:
     def close(self) -> None:
         for file in self.files:
             file.close()
+        if self._spare is not None:
+            self._spare.close()
+            self._files_port.unlink(self._spare_path)
 
     def forget_before(self, log_offset: int) -> list[Path]:
         """Stop using files whose records are all gone, except the last; returns them, to be deleted."""

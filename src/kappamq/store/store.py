@@ -404,14 +404,18 @@ class Store:
     @property
     def needs_segment(self) -> bool:
         """Whether `prepare_next_segment` should run now, in a thread."""
-        return self._log.needs_segment
+        return self._log.needs_segment or (self.settings.is_indexed and self._index.needs_spare)
 
     def prepare_next_segment(self) -> None:
-        """Make the next segment ahead of need. [any thread]
+        """Make the next segment, and the next index file, ahead of need. [any thread, one at a time]
 
         Without disk space nothing happens: `append` will say so when it needs the segment.
         """
         try:
+            if self.settings.is_indexed and self._index.needs_spare:
+                self._index.prepare_spare()
+                if not self._log.needs_segment:
+                    return
             self._log.prepare_segment()
         except OSError as error:
             if error.errno not in FULL_DISK_ERRORS:

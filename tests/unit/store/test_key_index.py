@@ -8,8 +8,8 @@ from kappamq.clock import ManualClock
 from kappamq.errors import StorageError
 from kappamq.kernel import java_hash
 from kappamq.store.dispatch import Arrival
-from kappamq.store.key_index import IndexFile, KeyIndex, key_hash
-from tests.faults.simulated_files import SimulatedFileSystem
+from kappamq.store.key_index import SPARE_NAME, IndexFile, KeyIndex, key_hash
+from tests.faults.simulated_files import SPACE_BYTES, SimulatedFileSystem
 
 DIRECTORY = Path("/index")
 FOREVER = {"begin_ms": 0, "end_ms": 1 << 60}
@@ -105,3 +105,51 @@ def test_wrong_files() -> None:
     files.open(DIRECTORY / "notes.txt", create=True)
     with pytest.raises(StorageError, match="not an index file"):
         index(files).load()
+
+
+def test_the_next_file_is_made_ahead_of_need() -> None:
+    files = SimulatedFileSystem()
+    keys = index(files, slots=3, entries=21)
+    assert keys.needs_spare, "the first one, too"
+    keys.prepare_spare()
+    assert files.list_directory(DIRECTORY.parent) == [SPARE_NAME]
+    assert not keys.needs_spare
+    steps: list[str] = []
+    files.on_step = lambda action, _path: steps.append(action)
+    keys.put([arrival(number * 100, f"k{number}") for number in range(5)])
+    assert "resize" not in steps, "it is there already"
+    files.on_step = None
+    assert files.list_directory(DIRECTORY.parent) == ["index"]
+    keys.put([arrival(number * 100, f"k{number}") for number in range(5, 18)])
+    assert not keys.needs_spare
+    keys.put([arrival(1800, "k18")])
+    assert keys.needs_spare
+    keys.prepare_spare()
+    keys.put([arrival(number * 100, f"k{number}") for number in range(19, 30)])
+    assert len(keys.files) == len(files.list_directory(DIRECTORY)) == 2
+    found = [keys.find("t", f"k{number}", limit=9, **FOREVER) for number in range(30)]
+    assert found == [[number * 100] for number in range(30)]
+    keys.prepare_spare()
+    keys.close()
+    assert files.list_directory(DIRECTORY.parent) == ["index"], "a file that nobody needed is gone"
+
+
+def test_a_spare_file_that_a_crash_left_is_removed() -> None:
+    files = SimulatedFileSystem()
+    keys = index(files, slots=3, entries=21)
+    keys.prepare_spare()
+    again = index(files, slots=3, entries=21)
+    again.load()
+    assert files.list_directory(DIRECTORY.parent) == []
+
+
+def test_without_space_ahead_it_is_made_on_demand() -> None:
+    files = SimulatedFileSystem()
+    keys = index(files, slots=3, entries=21)
+    files.space_left = 0
+    with pytest.raises(OSError, match="space"):
+        keys.prepare_spare()
+    assert not keys.needs_spare
+    files.space_left = SPACE_BYTES
+    assert keys.put([arrival(100, "k1")])
+    assert keys.find("t", "k1", limit=9, **FOREVER) == [100]

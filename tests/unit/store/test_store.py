@@ -245,6 +245,8 @@ def test_checksum_of_an_earlier_storing_is_replaced(tmp_path: Path) -> None:
 
 def test_next_segment_is_made_ahead_of_need(tmp_path: Path) -> None:
     store = open_at(tmp_path)
+    assert store.needs_segment, "the first index file"
+    store.prepare_next_segment()
     store.append([new_record(b"x" * 3000)])
     assert not store.needs_segment
     store.append([new_record(b"x" * 3000)])
