@@ -8,7 +8,7 @@ import os
 
 from setuptools import Extension, setup
 
-MODULES = ("_compiled", "_columns")
+MODULES = ("kernel._compiled", "kernel._columns", "net._sockets")
 
 
 def extensions() -> list[Extension]:
@@ -19,7 +19,12 @@ def extensions() -> list[Extension]:
     except ImportError:
         return []
     kernel = [
-        Extension(f"kappamq.kernel.{name}", [f"src/kappamq/kernel/{name}.pyx"], extra_compile_args=["-O2", "-g0"])
+        Extension(
+            f"kappamq.{name}",
+            [f"src/kappamq/{name.replace('.', '/')}.pyx"],
+            include_dirs=["src/kappamq/kernel"],
+            extra_compile_args=["-O2", "-g0"],
+        )
         for name in MODULES
     ]
     built: list[Extension] = cythonize(kernel, language_level=3, quiet=True, build_dir="build/cython")

@@ -202,7 +202,10 @@ class Desk:
         return end
 
     async def receive(self, data: bytes) -> None:
-        self.connection.data_received(data)
+        if self._has_lane:
+            self.lane.turn([(self.connection, data)])
+        else:
+            self.connection.data_received(data)
         for _ in range(20):  # A backlog goes on in later turns of the loop.
             await asyncio.sleep(0)
         for _ in range(SETTLE_STEPS):

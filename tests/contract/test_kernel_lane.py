@@ -50,6 +50,11 @@ class Run:
         self.sources.append((data, host))
         return taken
 
+    def scan_turn(self, buffers: list[bytes], rooms: list[int], **limits: Any) -> Any:
+        return self.kernel.scan_turn(
+            buffers, rooms, self.rows, self.texts, self.targets, source=len(self.sources), **LIMITS | limits
+        )
+
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Run)
         return (self.rows, self.texts, list(self.targets.items())) == (
@@ -67,6 +72,18 @@ relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data
 def test_scan_takes_the_same_sends(data: bytes, limits: dict[str, Any]) -> None:
     mine, theirs = Run(compiled), Run(reference)
     assert mine.scan(data, **limits) == theirs.scan(data, **limits)
+    assert mine == theirs
+
+
+@relaxed
+@given(
+    st.lists(st.tuples(st.lists(sends() | reads(), max_size=3).map(b"".join), st.integers(0, 4)), max_size=6),
+    st.sampled_from((100, 3)),
+)
+def test_a_turn_takes_the_same_sends(data: list[tuple[bytes, int]], count_max: int) -> None:
+    mine, theirs = Run(compiled), Run(reference)
+    buffers, rooms = [buffer for buffer, _room in data], [room for _buffer, room in data]
+    assert mine.scan_turn(buffers, rooms, count_max=count_max) == theirs.scan_turn(buffers, rooms, count_max=count_max)
     assert mine == theirs
 
 

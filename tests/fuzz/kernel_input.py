@@ -145,6 +145,7 @@ def difference(data: bytes) -> tuple[str | None, int]:
         ("scan_pulls", lambda kernel: kernel.scan_pulls(data, 0, count_max=100, frame_bytes_max=1 << 20)),
         ("gather_pulls", lambda kernel: kernel.gather_pulls(_jobs(data), **_PULL_PIECES)),
         ("scan_sends", lambda kernel: _scanned(kernel, data, scan)),
+        ("scan_turn", lambda kernel: _scanned_together(kernel, data, scan)),
     ]
     for name, call in pairs:
         if _outcome(call, compiled) != _outcome(call, reference):
@@ -159,6 +160,15 @@ def _scanned(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[Any, bytes
     kernel.scan_sends(data, 0, rows, texts, targets, source=0, **scan)
     taken = kernel.scan_sends(data, 0, rows, texts, targets, source=1, **scan)
     return taken, bytes(rows), bytes(texts), list(targets)
+
+
+def _scanned_together(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[Any, bytes, bytes, Any]:
+    """A turn that read the same bytes from two connections, and half of them from a third."""
+    rows, texts, targets = bytearray(), bytearray(), dict[tuple[bytes, int], int]()
+    taken = kernel.scan_turn(
+        [data, data, data[: len(data) // 2]], [100, 1, 100], rows, texts, targets, source=0, **scan
+    )
+    return taken, bytes(rows), bytes(texts), targets
 
 
 _PULL_PIECES: Final[dict[str, Any]] = {

@@ -88,6 +88,7 @@ class Broker:
                 limits=self._settings.limits,
                 on_lost=parts.lost,
                 on_frames=parts.lane if KERNEL == "compiled" else None,
+                on_turn=parts.lane.turn if KERNEL == "compiled" else None,
             )
             async with server:
                 port = await self._listen(server)

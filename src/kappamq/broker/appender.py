@@ -142,6 +142,10 @@ class Appender:
         """How many more may be submitted now."""
         return self._unacknowledged_max - self._unacknowledged
 
+    def begin_turn(self) -> None:
+        """Whoever calls this calls `write` as well, when all of the turn is submitted."""
+        self._is_write_due = True
+
     def submit(self, records: Sequence[NewRecord], done: Done, *, atomic: bool = False, wait: bool = True) -> None:
         """Take records to be stored. `atomic` keeps them in one segment; without `wait`, done() follows the write.
 

@@ -30,6 +30,7 @@ from kappamq.broker.handlers.send import SendHandlers, SendRules
 from kappamq.broker.handlers.send_back import SendBackHandlers, SendBackRules
 from kappamq.broker.handlers.topic_admin import TopicAdminHandlers
 from kappamq.broker.handlers.transactions import TransactionHandlers, ask_producer
+from kappamq.broker.indexing import Indexing
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.loop_lag import LoopLag
 from kappamq.broker.members import Members, notify_members
@@ -42,7 +43,13 @@ from kappamq.broker.statistics import Statistics
 from kappamq.broker.timers import Timers
 from kappamq.broker.topics import BuiltInTopics, Topics
 from kappamq.broker.transactions import TransactionRules, Transactions
-from kappamq.broker.upkeep import checkpoint_forever, retain_forever, save_offsets_forever, tick_forever
+from kappamq.broker.upkeep import (
+    checkpoint_forever,
+    retain_forever,
+    save_offsets_forever,
+    tick_forever,
+    write_entries_forever,
+)
 from kappamq.clock import Clock
 from kappamq.model.ids import pack_host
 from kappamq.model.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -77,6 +84,7 @@ class Assembly:
         self.gate = asyncio.Lock()
         """Held while a delivery is between the log and its progress."""
         self._checkpointing = asyncio.Lock()
+        self.indexing = Indexing(store)
         self.placing = PlacingRules(
             delay_levels=len(delays_ms),
             timer_enabled=settings.timer_enabled,
@@ -254,7 +262,7 @@ class Assembly:
                 store=self.store,
                 hot_bytes=self.settings.hot_bytes,
             ).table(),
-            LookupHandlers(store=self.store).table(),
+            LookupHandlers(store=self.store, indexing=self.indexing).table(),
             *self._kind_handlers(store_host),
             *self._admin_handlers(port),
         ]
@@ -410,7 +418,9 @@ class Assembly:
                 max_offset=self.store.max_offset,
             ),
             "checkpoint": checkpoint_forever(self.store, self._checkpointing),
-            "retention": retain_forever(self.store, every_seconds=self.settings.retention_seconds),
+            "entries": write_entries_forever(self.store),
+            "index": self.indexing.run_forever(),
+            "retention": retain_forever(self.store, self.indexing.lock, every_seconds=self.settings.retention_seconds),
             "topics-file": self.topics_file.keep_saved(),
             "groups-file": self.groups_file.keep_saved(),
             "offsets-file": save_offsets_forever(

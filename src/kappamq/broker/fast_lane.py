@@ -22,12 +22,13 @@ from kappamq.broker.router import answer_fault
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
 from kappamq.errors import KappaError
-from kappamq.kernel import encode_send_replies, scan_sends
+from kappamq.kernel import encode_send_replies, scan_sends, scan_turn
 from kappamq.kernel.reference import BINARY_MARK, CRC_PROPERTY_BYTES, MORE_MARK, ONE_WAY_MARK, SEND_ROW, TARGETS_MAX
 from kappamq.model.config import Permission
 from kappamq.model.names import WRITE_PROTECTED_TOPICS, is_retry_topic
 from kappamq.model.properties import PROPERTIES_BYTES_MAX
 from kappamq.net.connection import Connection
+from kappamq.net.turns import Arrived, reply_all
 from kappamq.store.plain_runs import PlainRun, RunBatch
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import ONE_WAY_FLAG, Command, HeaderType
@@ -94,23 +95,91 @@ class FastLane:
             at = after
         return at
 
-    def _take_sends(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
+    def turn(self, arrived: Arrived) -> None:
+        """Take what all connections brought in one turn: plain sends together, and the rest one by one."""
+        self._appender.begin_turn()
+        try:
+            whole: Arrived = []
+            for connection, data in arrived:
+                if connection.takes_frames:
+                    whole.append((connection, data))
+                else:
+                    connection.receive(data)
+            for connection, data, at, requests in self._take_together(whole):
+                if at == len(data):
+                    connection.note_taken(requests)
+                else:
+                    connection.go_on(data, at, requests)
+        finally:
+            self._appender.write()
+
+    def _take_together(self, arrived: Arrived) -> list[tuple[Connection, bytes, int, int]]:
+        """Plain sends at the beginning of what came: how far each was taken, and how many answers it waits for."""
         rules = self._rules
-        if rules is None:
-            return at
+        room = self._appender.room
+        if rules is None or room <= 0 or not self._knows_topics():
+            return [(connection, data, 0, 0) for connection, data in arrived]
+        turn = self._open_turn(rules)
+        run = turn.run
+        is_new = not run.count
+        taken = scan_turn(
+            [data for _connection, data in arrived],
+            [connection.room for connection, _data in arrived],
+            run.rows,
+            run.texts,
+            run.targets,
+            source=len(run.sources),
+            topics=self._known,
+            stamp=self._stamp,
+            count_max=room,
+            frame_bytes_max=arrived[0][0].frame_bytes_max if arrived else 0,
+            body_bytes_max=self._body_bytes_max,
+            text_bytes_max=TEXT_BYTES_MAX,
+            batch_bytes_max=self._segment_bytes - RECORD_OVERHEAD_MAX,
+        )
+        progress = []
+        total = 0
+        for (connection, data), (at, count, answers) in zip(arrived, taken):
+            if count:
+                run.sources.append((data, connection.peer_host))
+                turn.askers.append((connection, answers))
+                total += count
+            progress.append((connection, data, at, answers))
+        if total:
+            run.count += total
+            if is_new:
+                self._submit(turn)
+            else:
+                self._appender.extend_run(total)
+        return progress
+
+    def _knows_topics(self) -> bool:
+        """Whether any topic is known as it is now; forgets them all when they have changed."""
         if self._known_version is not self._topics.version or len(self._known) > TOPICS_KNOWN_MAX:
             self._known.clear()
             self._known_version = self._topics.version
             self._turn = None
+        return bool(self._known)
+
+    def _open_turn(self, rules: SendRules) -> _Run:
+        """The run that sends may be added to now."""
+        turn = self._turn
+        if turn is None or (
+            turn.run.count and (turn.run is not self._appender.open_run or len(turn.run.texts) > RUN_TEXT_BYTES_MAX)
+        ):
+            turn = self._turn = _Run(PlainRun(rules.store_host))
+        return turn
+
+    def _take_sends(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
+        rules = self._rules
+        if rules is None:
+            return at
+        self._knows_topics()
         while True:
             room = min(count_max, self._appender.room)
             if room <= 0:
                 return at
-            turn = self._turn
-            if turn is None or (
-                turn.run.count and (turn.run is not self._appender.open_run or len(turn.run.texts) > RUN_TEXT_BYTES_MAX)
-            ):
-                turn = self._turn = _Run(PlainRun(rules.store_host))
+            turn = self._open_turn(rules)
             run = turn.run
             is_new = not run.count
             at, count, answers, unknown = scan_sends(
@@ -160,8 +229,7 @@ class FastLane:
         if isinstance(outcome, KappaError):
             self._refuse(turn, outcome)
             return
-        for queue in outcome.queues:
-            self._statistics.stored(queue.topic, queue.count, queue.record_bytes, times=queue.sends)
+        self._count(outcome)
         single, batch = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
         frames = encode_send_replies(
             run.rows,
@@ -175,9 +243,22 @@ class FastLane:
             batch_json=batch.json,
             batch_binary=batch.binary,
         )
-        for (connection, answers), mine in zip(turn.askers, frames):
-            if answers:
-                connection.reply_frames(mine, answers)
+        reply_all((connection, mine, answers) for (connection, answers), mine in zip(turn.askers, frames) if answers)
+
+    def _count(self, batch: RunBatch) -> None:
+        """Statistics by topic, whose queues mostly follow each other."""
+        topic = ""
+        count = size = sends = 0
+        for queue in batch.queues:
+            if queue.topic != topic and count:
+                self._statistics.stored(topic, count, size, times=sends)
+                count = size = sends = 0
+            topic = queue.topic
+            count += queue.count
+            size += queue.record_bytes
+            sends += queue.sends
+        if count:
+            self._statistics.stored(topic, count, size, times=sends)
 
     def _refuse(self, turn: _Run, fault: KappaError) -> None:
         """Tell each sender what went wrong, as if it had come alone."""

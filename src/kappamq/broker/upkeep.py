@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 RECHECK_SECONDS: Final = 5
 CHECKPOINT_SECONDS: Final = 5
 MEMBERS_SECONDS: Final = 10
+ENTRIES_SECONDS: Final = 0.05
+FEW_QUEUES: Final = 64
+"""Up to so many queues get their entries written at once; more of them once a second."""
 HELD_QUEUES_AT_ONCE: Final = 100
 """Queues whose entries are written between two looks at the network."""
 
@@ -46,6 +49,18 @@ async def tick_forever(
                 connection.close("closed: no heartbeat")
 
 
+async def write_entries_forever(store: Store) -> None:
+    """Write the queue entries that wait in memory, soon while few queues have some; until cancelled."""
+    waited = 0.0
+    while True:
+        await asyncio.sleep(ENTRIES_SECONDS)
+        waited += ENTRIES_SECONDS
+        if store.holding <= FEW_QUEUES or waited >= 1:
+            waited = 0.0
+            while store.write_held_entries(queues_max=HELD_QUEUES_AT_ONCE):  # noqa: ASYNC110 - it only lets others run
+                await asyncio.sleep(0)
+
+
 async def checkpoint_forever(store: Store, checkpointing: asyncio.Lock) -> None:
     """Sync queues and index behind the log, so that a start after a crash has little to read again.
 
@@ -56,8 +71,6 @@ async def checkpoint_forever(store: Store, checkpointing: asyncio.Lock) -> None:
     while True:
         await asyncio.sleep(1)
         waited += 1
-        while store.write_held_entries(queues_max=HELD_QUEUES_AT_ONCE):  # noqa: ASYNC110 - it only lets others run
-            await asyncio.sleep(0)
         is_due = waited >= CHECKPOINT_SECONDS and store.published != published
         if is_due or store.needs_checkpoint:
             published, waited = store.published, 0
@@ -68,14 +81,15 @@ async def checkpoint_forever(store: Store, checkpointing: asyncio.Lock) -> None:
                 log.warning("checkpoint failed: will try again fault=%s", fault)
 
 
-async def retain_forever(store: Store, *, every_seconds: float) -> None:
+async def retain_forever(store: Store, indexing: asyncio.Lock, *, every_seconds: float) -> None:
     """Delete what retention allows and watch the space on the disk; until cancelled."""
     was_full = False
     while True:
         await asyncio.sleep(min(every_seconds, 1.0) if was_full else every_seconds)
         try:
             state = await asyncio.to_thread(store.disk_state)
-            report = store.plan_retention()
+            async with indexing:
+                report = store.plan_retention()
             if report.paths:
                 await asyncio.to_thread(store.delete_files, report.paths)
                 log.info("old files deleted reason=%s files=%d", report.reason, len(report.paths))

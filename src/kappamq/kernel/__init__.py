@@ -27,6 +27,7 @@ from kappamq.kernel.reference import (
     place_sends,
     scan_pulls,
     scan_sends,
+    scan_turn,
     split_frames,
 )
 
@@ -53,6 +54,7 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
                 place_sends,
                 scan_pulls,
                 scan_sends,
+                scan_turn,
                 split_frames,
             )
 
@@ -90,5 +92,6 @@ __all__ = [
     "place_sends",
     "scan_pulls",
     "scan_sends",
+    "scan_turn",
     "split_frames",
 ]

@@ -11,4 +11,5 @@ from kappamq.kernel.reference import link_heads as link_heads
 from kappamq.kernel.reference import place_sends as place_sends
 from kappamq.kernel.reference import scan_pulls as scan_pulls
 from kappamq.kernel.reference import scan_sends as scan_sends
+from kappamq.kernel.reference import scan_turn as scan_turn
 from kappamq.kernel.reference import split_frames as split_frames

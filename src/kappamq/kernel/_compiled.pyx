@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 7
+INTERFACE = 8
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -45,49 +45,12 @@ cdef extern from *:
 
 # ── Checksums and hashes ──────────────────────────────────────────────────────────────────────────────────────────────
 
-cdef uint32_t _crc_table[8][256]
+cdef extern from "crc31.h" nogil:
+    void _prepare_crc "kappa_crc_prepare"() noexcept
+    uint32_t _crc31 "kappa_crc31"(const uint8_t *at, size_t size) noexcept
 
 
-cdef void _fill_crc_table() noexcept:
-    cdef uint32_t value
-    cdef int number, step
-    for number in range(256):
-        value = <uint32_t>number
-        for step in range(8):
-            value = (value >> 1) ^ (0xEDB88320U if value & 1 else 0U)
-        _crc_table[0][number] = value
-    for number in range(256):
-        for step in range(1, 8):
-            value = _crc_table[step - 1][number]
-            _crc_table[step][number] = (value >> 8) ^ _crc_table[0][value & 0xFF]
-
-
-_fill_crc_table()
-
-
-cdef uint32_t _crc31(const uint8_t *at, Py_ssize_t size) noexcept nogil:
-    cdef uint32_t crc = 0xFFFFFFFFU
-    cdef uint32_t high
-    while size >= 8:
-        crc ^= at[0] | (<uint32_t>at[1] << 8) | (<uint32_t>at[2] << 16) | (<uint32_t>at[3] << 24)
-        high = at[4] | (<uint32_t>at[5] << 8) | (<uint32_t>at[6] << 16) | (<uint32_t>at[7] << 24)
-        crc = (
-            _crc_table[7][crc & 0xFF]
-            ^ _crc_table[6][(crc >> 8) & 0xFF]
-            ^ _crc_table[5][(crc >> 16) & 0xFF]
-            ^ _crc_table[4][crc >> 24]
-            ^ _crc_table[3][high & 0xFF]
-            ^ _crc_table[2][(high >> 8) & 0xFF]
-            ^ _crc_table[1][(high >> 16) & 0xFF]
-            ^ _crc_table[0][high >> 24]
-        )
-        at += 8
-        size -= 8
-    while size > 0:
-        crc = (crc >> 8) ^ _crc_table[0][(crc ^ at[0]) & 0xFF]
-        at += 1
-        size -= 1
-    return (crc ^ 0xFFFFFFFFU) & 0x7FFFFFFFU
+_prepare_crc()
 
 
 def crc31(data):
@@ -1083,6 +1046,173 @@ cdef int _extend(bytearray whole, const Arena *part) except -1:
     return 0
 
 
+cdef struct Scan:
+    Arena rows
+    Arena texts
+    Py_ssize_t texts_before
+    Target found[TARGETS_MAX_C]
+    Py_ssize_t found_count
+    const uint8_t *stamp
+    Py_ssize_t stamp_bytes
+    Py_ssize_t frame_bytes_max
+    Py_ssize_t body_bytes_max
+    Py_ssize_t text_bytes_max
+    Py_ssize_t batch_bytes_max
+
+
+cdef struct Scanned:
+    Py_ssize_t at
+    Py_ssize_t count
+    Py_ssize_t answers
+
+
+cdef object _scan_buffer(
+    Scan *scan,
+    bytes buffer,
+    Scanned *taken,
+    uint32_t source,
+    Py_ssize_t count_max,
+    dict targets,
+    dict topics,
+):
+    """Take plain sends from `taken.at` on, and say there how far; the topic that stopped it because it is not known."""
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
+    cdef Py_ssize_t at = taken.at
+    cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes, added
+    cdef uint32_t mark
+    cdef Header header
+    cdef Cursor cursor
+    cdef Row row
+    cdef int64_t queue_id
+    cdef const Span *text
+    cdef const Span *topic
+    cdef uint8_t *out
+    cdef int target
+    taken.count = taken.answers = 0
+    while taken.count < count_max and size - at >= 8:
+        length = <int32_t>get32(data + at)
+        mark = get32(data + at + 4)
+        header_bytes = mark & 0xFFFFFF
+        if length < 4 or length + 4 > scan.frame_bytes_max or length + 4 > size - at or header_bytes > length - 4:
+            break
+        body_at = at + 8 + header_bytes
+        end = at + 4 + length
+        if end - body_at <= 0 or end - body_at > scan.body_bytes_max or mark >> 24 > 1:
+            break
+        header.is_pull = False
+        cursor.at = data + at + 8
+        cursor.end = data + body_at
+        if not _read_header(&cursor, &header, mark >> 24):
+            break
+        if not _read_send(&header, &row, &queue_id):
+            break
+        if not header.seen & (1U << TEXT_FIELD):
+            header.values[TEXT_FIELD].at = cursor.end
+            header.values[TEXT_FIELD].size = 0
+        text = &header.values[TEXT_FIELD]
+        topic = &header.values[1]
+        if not _reserve(&scan.texts, text.size + 1 + scan.stamp_bytes) or not _reserve(&scan.rows, ROW_BYTES):
+            raise MemoryError
+        out = scan.texts.data + scan.texts.size
+        if mark >> 24 == 0:
+            text_bytes = _unescape(text, out)
+        else:
+            memcpy(out, text.at, text.size)
+            text_bytes = text.size
+        if text_bytes < 0 or not _is_utf8(out, text_bytes) or _is_unusual(out, text_bytes):
+            break
+        if row.marks & BATCH:
+            # What the request itself says about properties is not stored.
+            added = _add_batch(
+                data,
+                body_at,
+                end,
+                topic.size,
+                &row,
+                &scan.rows,
+                &scan.texts,
+                scan.texts_before,
+                scan.text_bytes_max,
+                scan.batch_bytes_max,
+            )
+            if added < 0:
+                break
+            text_bytes = row.text_at + row.text_bytes - scan.texts_before - scan.texts.size
+        else:
+            if not _read_facts(out, text_bytes, &row) or row.id_bytes == 0:
+                break
+            if out[text_bytes - 1] != 2:
+                out[text_bytes] = 2
+                text_bytes += 1
+            memcpy(out + text_bytes, scan.stamp, scan.stamp_bytes)
+            text_bytes += scan.stamp_bytes
+            if text_bytes > scan.text_bytes_max or scan.texts_before + scan.texts.size + text_bytes > 0x7FFFFFFF:
+                break
+            row.body_at = <uint32_t>body_at
+            row.body_bytes = <uint32_t>(end - body_at)
+            row.text_at = <uint32_t>(scan.texts_before + scan.texts.size)
+            row.text_bytes = <uint32_t>text_bytes
+            row.id_at += row.text_at
+            if row.keys_bytes:
+                row.keys_at += row.text_at
+            memcpy(scan.rows.data + scan.rows.size, &row, ROW_BYTES)
+            added = 1
+        target = _find_target(scan.found, scan.found_count, topic, queue_id)
+        if target < 0:
+            name = PyBytes_FromStringAndSize(<const char *>topic.at, topic.size)
+            queue = (name, queue_id)
+            number = targets.get(queue)
+            if number is None:
+                queues = topics.get(name)
+                if queues is None:
+                    taken.at = at
+                    return name
+                if not 0 <= queue_id < queues or len(targets) >= TARGETS_MAX_C:
+                    break
+                number = targets[queue] = len(targets)
+            row.target = number
+            if scan.found_count < TARGETS_MAX_C:
+                scan.found[scan.found_count].topic = topic[0]
+                scan.found[scan.found_count].queue_id = <int32_t>queue_id
+                scan.found[scan.found_count].number = row.target
+                scan.found_count += 1
+        else:
+            row.target = scan.found[target].number
+        _set_targets(scan.rows.data + scan.rows.size, added, row.target, source, mark >> 24 == 1)
+        scan.texts.size += text_bytes
+        scan.rows.size += added * ROW_BYTES
+        taken.count += 1
+        taken.answers += 0 if row.marks & ONE_WAY else 1
+        at = end
+    taken.at = at
+    return None
+
+
+cdef int _begin_scan(
+    Scan *scan,
+    bytearray texts,
+    bytes stamp,
+    Py_ssize_t frame_bytes_max,
+    Py_ssize_t body_bytes_max,
+    Py_ssize_t text_bytes_max,
+    Py_ssize_t batch_bytes_max,
+) except -1:
+    memset(&scan.rows, 0, sizeof(Arena))
+    memset(&scan.texts, 0, sizeof(Arena))
+    scan.found_count = 0
+    scan.texts_before = PyByteArray_GET_SIZE(texts)
+    scan.stamp = <const uint8_t *>PyBytes_AS_STRING(stamp)
+    scan.stamp_bytes = PyBytes_GET_SIZE(stamp)
+    scan.frame_bytes_max = frame_bytes_max
+    scan.body_bytes_max = body_bytes_max
+    scan.text_bytes_max = text_bytes_max
+    scan.batch_bytes_max = batch_bytes_max
+    if scan.texts_before > 0x7FFFFFFF:
+        raise ValueError("the position lies outside of the buffer, or the buffer is too long")
+    return 0
+
+
 def scan_sends(
     bytes buffer not None,
     Py_ssize_t at,
@@ -1099,133 +1229,64 @@ def scan_sends(
     Py_ssize_t text_bytes_max,
     Py_ssize_t batch_bytes_max,
 ):
-    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
-    cdef const uint8_t *stamp_data = <const uint8_t *>PyBytes_AS_STRING(stamp)
-    cdef Py_ssize_t stamp_bytes = PyBytes_GET_SIZE(stamp)
-    cdef Py_ssize_t texts_before = PyByteArray_GET_SIZE(texts)
-    cdef Arena new_rows, new_texts
-    cdef Target found[TARGETS_MAX_C]
-    cdef Py_ssize_t found_count = 0
-    cdef Py_ssize_t count = 0
-    cdef Py_ssize_t answers = 0
-    cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes, added
-    cdef uint32_t mark
-    cdef Header header
-    cdef Cursor cursor
-    cdef Row row
-    cdef int64_t queue_id
-    cdef const Span *text
-    cdef const Span *topic
-    cdef uint8_t *out
-    cdef int target
-    unknown = None
-    if at < 0 or size > 0x7FFFFFFF or texts_before > 0x7FFFFFFF:
+    cdef Scan scan
+    cdef Scanned taken
+    if at < 0 or PyBytes_GET_SIZE(buffer) > 0x7FFFFFFF:
         raise ValueError("the position lies outside of the buffer, or the buffer is too long")
-    memset(&new_rows, 0, sizeof(Arena))
-    memset(&new_texts, 0, sizeof(Arena))
+    _begin_scan(&scan, texts, stamp, frame_bytes_max, body_bytes_max, text_bytes_max, batch_bytes_max)
+    taken.at = at
     try:
-        while count < count_max and size - at >= 8:
-            length = <int32_t>get32(data + at)
-            mark = get32(data + at + 4)
-            header_bytes = mark & 0xFFFFFF
-            if length < 4 or length + 4 > frame_bytes_max or length + 4 > size - at or header_bytes > length - 4:
-                break
-            body_at = at + 8 + header_bytes
-            end = at + 4 + length
-            if end - body_at <= 0 or end - body_at > body_bytes_max or mark >> 24 > 1:
-                break
-            header.is_pull = False
-            cursor.at = data + at + 8
-            cursor.end = data + body_at
-            if not _read_header(&cursor, &header, mark >> 24):
-                break
-            if not _read_send(&header, &row, &queue_id):
-                break
-            if not header.seen & (1U << TEXT_FIELD):
-                header.values[TEXT_FIELD].at = cursor.end
-                header.values[TEXT_FIELD].size = 0
-            text = &header.values[TEXT_FIELD]
-            topic = &header.values[1]
-            if not _reserve(&new_texts, text.size + 1 + stamp_bytes) or not _reserve(&new_rows, ROW_BYTES):
-                raise MemoryError
-            out = new_texts.data + new_texts.size
-            if mark >> 24 == 0:
-                text_bytes = _unescape(text, out)
-            else:
-                memcpy(out, text.at, text.size)
-                text_bytes = text.size
-            if text_bytes < 0 or not _is_utf8(out, text_bytes) or _is_unusual(out, text_bytes):
-                break
-            if row.marks & BATCH:
-                # What the request itself says about properties is not stored.
-                added = _add_batch(
-                    data,
-                    body_at,
-                    end,
-                    topic.size,
-                    &row,
-                    &new_rows,
-                    &new_texts,
-                    texts_before,
-                    text_bytes_max,
-                    batch_bytes_max,
-                )
-                if added < 0:
-                    break
-                text_bytes = row.text_at + row.text_bytes - texts_before - new_texts.size
-            else:
-                if not _read_facts(out, text_bytes, &row) or row.id_bytes == 0:
-                    break
-                if out[text_bytes - 1] != 2:
-                    out[text_bytes] = 2
-                    text_bytes += 1
-                memcpy(out + text_bytes, stamp_data, stamp_bytes)
-                text_bytes += stamp_bytes
-                if text_bytes > text_bytes_max or texts_before + new_texts.size + text_bytes > 0x7FFFFFFF:
-                    break
-                row.body_at = <uint32_t>body_at
-                row.body_bytes = <uint32_t>(end - body_at)
-                row.text_at = <uint32_t>(texts_before + new_texts.size)
-                row.text_bytes = <uint32_t>text_bytes
-                row.id_at += row.text_at
-                if row.keys_bytes:
-                    row.keys_at += row.text_at
-                memcpy(new_rows.data + new_rows.size, &row, ROW_BYTES)
-                added = 1
-            target = _find_target(found, found_count, topic, queue_id)
-            if target < 0:
-                name = PyBytes_FromStringAndSize(<const char *>topic.at, topic.size)
-                queue = (name, queue_id)
-                number = targets.get(queue)
-                if number is None:
-                    queues = topics.get(name)
-                    if queues is None:
-                        unknown = name
-                        break
-                    if not 0 <= queue_id < queues or len(targets) >= TARGETS_MAX_C:
-                        break
-                    number = targets[queue] = len(targets)
-                row.target = number
-                if found_count < TARGETS_MAX_C:
-                    found[found_count].topic = topic[0]
-                    found[found_count].queue_id = <int32_t>queue_id
-                    found[found_count].number = row.target
-                    found_count += 1
-            else:
-                row.target = found[target].number
-            _set_targets(new_rows.data + new_rows.size, added, row.target, source, mark >> 24 == 1)
-            new_texts.size += text_bytes
-            new_rows.size += added * ROW_BYTES
-            count += 1
-            answers += 0 if row.marks & ONE_WAY else 1
-            at = end
-        _extend(texts, &new_texts)
-        _extend(rows, &new_rows)
-        return at, count, answers, unknown
+        unknown = _scan_buffer(&scan, buffer, &taken, source, count_max, targets, topics)
+        _extend(texts, &scan.texts)
+        _extend(rows, &scan.rows)
+        return taken.at, taken.count, taken.answers, unknown
     finally:
-        free(new_rows.data)
-        free(new_texts.data)
+        free(scan.rows.data)
+        free(scan.texts.data)
+
+
+def scan_turn(
+    list buffers not None,
+    list rooms not None,
+    bytearray rows not None,
+    bytearray texts not None,
+    dict targets not None,
+    *,
+    uint32_t source,
+    dict topics not None,
+    bytes stamp not None,
+    Py_ssize_t count_max,
+    Py_ssize_t frame_bytes_max,
+    Py_ssize_t body_bytes_max,
+    Py_ssize_t text_bytes_max,
+    Py_ssize_t batch_bytes_max,
+):
+    cdef Scan scan
+    cdef Scanned taken
+    cdef Py_ssize_t index
+    cdef Py_ssize_t room
+    cdef list found = []
+    if len(buffers) != len(rooms):
+        raise ValueError("each buffer needs its room")
+    _begin_scan(&scan, texts, stamp, frame_bytes_max, body_bytes_max, text_bytes_max, batch_bytes_max)
+    try:
+        for index in range(len(buffers)):
+            buffer = buffers[index]  # The list keeps it alive: targets are remembered by where their names are.
+            if not isinstance(buffer, bytes) or PyBytes_GET_SIZE(buffer) > 0x7FFFFFFF:
+                raise ValueError("a buffer is not bytes, or too long")
+            room = rooms[index]
+            taken.at = 0
+            _scan_buffer(&scan, buffer, &taken, source, min(room, count_max), targets, topics)
+            if taken.count:
+                source += 1
+                count_max -= taken.count
+            found.append((taken.at, taken.count, taken.answers))
+        _extend(texts, &scan.texts)
+        _extend(rows, &scan.rows)
+        return found
+    finally:
+        free(scan.rows.data)
+        free(scan.texts.data)
 
 
 cdef int _find_target(const Target *targets, Py_ssize_t count, const Span *topic, int64_t queue_id) noexcept nogil:
@@ -1494,6 +1555,7 @@ def chain_keys(
     cdef uint32_t slot
     cdef Key key
     cdef Head *heads = NULL
+    cdef bint is_negative = False
     cdef int32_t *table_of_heads = NULL  # open addressing: number of the head with this slot and 1, 0 for none
     if slots < 1 or slots > 0x7FFFFFFF or at < 0 or at > view.shape[0] or slots * 4 > view.shape[0] - at:
         raise ValueError("the slots do not fit the table, or the keys are cut short")
@@ -1512,31 +1574,35 @@ def chain_keys(
         if heads == NULL or table_of_heads == NULL:
             raise MemoryError
         memset(table_of_heads, 0, cells * sizeof(int32_t))
-        for index in range(count):
-            memcpy(&key, key_data + index * KEY_BYTES, KEY_BYTES)
-            if key.hashed < 0:
-                raise ValueError("a hash is negative")
-            slot = <uint32_t>key.hashed % <uint32_t>slots
-            place = (slot * <uint32_t>2654435761U) & <uint32_t>(cells - 1)
-            while table_of_heads[place] and heads[table_of_heads[place] - 1].slot != slot:
-                place = (place + 1) & (cells - 1)
-            if table_of_heads[place]:
-                older = <int32_t>heads[table_of_heads[place] - 1].number
-            else:
-                older = <int32_t>get32(slot_data + <Py_ssize_t>slot * 4)
-                if older <= 0 or older >= number:
-                    older = 0
-                    fresh += 1
-                heads[heads_count].slot = slot
-                heads_count += 1
-                table_of_heads[place] = <int32_t>heads_count
-            heads[table_of_heads[place] - 1].number = <uint32_t>number
-            put32(out, <uint32_t>key.hashed)
-            put64(out + 4, <uint64_t>key.log_offset)
-            put32(out + 12, <uint32_t>seconds)
-            put32(out + 16, <uint32_t>older)
-            out += ENTRY_BYTES
-            number += 1
+        with nogil:  # The table may be a map of a file, whose pages may have to be read.
+            for index in range(count):
+                memcpy(&key, key_data + index * KEY_BYTES, KEY_BYTES)
+                if key.hashed < 0:
+                    is_negative = True
+                    break
+                slot = <uint32_t>key.hashed % <uint32_t>slots
+                place = (slot * <uint32_t>2654435761U) & <uint32_t>(cells - 1)
+                while table_of_heads[place] and heads[table_of_heads[place] - 1].slot != slot:
+                    place = (place + 1) & (cells - 1)
+                if table_of_heads[place]:
+                    older = <int32_t>heads[table_of_heads[place] - 1].number
+                else:
+                    older = <int32_t>get32(slot_data + <Py_ssize_t>slot * 4)
+                    if older <= 0 or older >= number:
+                        older = 0
+                        fresh += 1
+                    heads[heads_count].slot = slot
+                    heads_count += 1
+                    table_of_heads[place] = <int32_t>heads_count
+                heads[table_of_heads[place] - 1].number = <uint32_t>number
+                put32(out, <uint32_t>key.hashed)
+                put64(out + 4, <uint64_t>key.log_offset)
+                put32(out + 12, <uint32_t>seconds)
+                put32(out + 16, <uint32_t>older)
+                out += ENTRY_BYTES
+                number += 1
+        if is_negative:
+            raise ValueError("a hash is negative")
         return entries, PyBytes_FromStringAndSize(<const char *>heads, heads_count * HEAD_BYTES), fresh
     finally:
         free(heads)
@@ -1546,15 +1612,23 @@ def chain_keys(
 def link_heads(table, bytes heads not None, *, Py_ssize_t at):
     cdef uint8_t[::1] view = table
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(heads)
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(heads) // HEAD_BYTES
     cdef Py_ssize_t index
+    cdef bint is_outside = False
     cdef Head head
     if PyBytes_GET_SIZE(heads) % HEAD_BYTES:
         raise ValueError("the heads are cut short")
-    for index in range(PyBytes_GET_SIZE(heads) // HEAD_BYTES):
-        memcpy(&head, data + index * HEAD_BYTES, HEAD_BYTES)
-        if at < 0 or at > view.shape[0] or <int64_t>head.slot * 4 + 4 > view.shape[0] - at:
-            raise ValueError("a slot lies outside of the table")
-        put32(&view[at + <Py_ssize_t>head.slot * 4], head.number)
+    if at < 0 or at > view.shape[0]:
+        raise ValueError("a slot lies outside of the table")
+    with nogil:
+        for index in range(count):
+            memcpy(&head, data + index * HEAD_BYTES, HEAD_BYTES)
+            if <int64_t>head.slot * 4 + 4 > view.shape[0] - at:
+                is_outside = True
+                break
+            put32(&view[at + <Py_ssize_t>head.slot * 4], head.number)
+    if is_outside:
+        raise ValueError("a slot lies outside of the table")
 
 
 # ── The fast lane: pulling ────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 7
+INTERFACE = 8
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -422,6 +422,52 @@ def scan_sends(
         answers += 0 if send.marks & ONE_WAY_MARK else 1
         at = end
     return at, count, answers, unknown
+
+
+def scan_turn(
+    buffers: list[bytes],
+    rooms: list[int],
+    rows: bytearray,
+    texts: bytearray,
+    targets: dict[tuple[bytes, int], int],
+    *,
+    source: int,
+    topics: Mapping[bytes, int],
+    stamp: bytes,
+    count_max: int,
+    frame_bytes_max: int,
+    body_bytes_max: int,
+    text_bytes_max: int,
+    batch_bytes_max: int,
+) -> list[tuple[int, int, int]]:
+    """`scan_sends` from the beginning of several buffers, no more than its room from each and `count_max` in all.
+
+    Only a buffer from which something is taken counts as a source. Returns for each where the last frame taken ends,
+    their number, and how many of them want an answer.
+    """
+    if len(buffers) != len(rooms):
+        raise ValueError("each buffer needs its room")
+    found = []
+    for buffer, room in zip(buffers, rooms):
+        at, count, answers, _unknown = scan_sends(
+            buffer,
+            0,
+            rows,
+            texts,
+            targets,
+            source=source,
+            topics=topics,
+            stamp=stamp,
+            count_max=min(room, count_max),
+            frame_bytes_max=frame_bytes_max,
+            body_bytes_max=body_bytes_max,
+            text_bytes_max=text_bytes_max,
+            batch_bytes_max=batch_bytes_max,
+        )
+        source += 1 if count else 0
+        count_max -= count
+        found.append((at, count, answers))
+    return found
 
 
 def _message_of(body_at: int, end: int, send: _Send, stamp: bytes) -> list[_Message]:

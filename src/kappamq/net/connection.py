@@ -78,7 +78,8 @@ class Connection(asyncio.Protocol):
         self._backlog: deque[Command] = deque()
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
+        """What bytes go through; `None` before the connection is made."""
         self._loop = asyncio.get_running_loop()
         self._expiry: asyncio.TimerHandle | None = None
         self._is_write_paused = False
@@ -99,8 +100,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not inherit from asyncio.Transport: a cast, no check.
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._limits.write_bytes_high, low=self._limits.write_bytes_low)
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=self._limits.write_bytes_high, low=self._limits.write_bytes_low)
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple):
             host = str(name[0]).partition("%")[0].removeprefix("::ffff:")
@@ -127,20 +128,20 @@ class Connection(asyncio.Protocol):
 
     def close(self, why: str = "closed by us") -> None:
         """Finish writing what is queued, then close."""
-        if self._is_closing or self._transport is None:
+        if self._is_closing or self.transport is None:
             return
         self._flush()
         self._is_closing = True
         self._why = why
-        self._transport.close()
+        self.transport.close()
 
     def abort(self, why: str) -> None:
         """Close at once; what was not written is lost."""
-        if self._transport is None:
+        if self.transport is None:
             return
         self._is_closing = True
         self._why = why
-        self._transport.abort()
+        self.transport.abort()
 
     async def wait_closed(self) -> None:
         """Return when the connection is gone."""
@@ -148,12 +149,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        return self._transport is not None and not self._is_closing
+        return self.transport is not None and not self._is_closing
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes held for this peer: incomplete input and unsent output."""
-        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        unsent = self.transport.get_write_buffer_size() if self.transport is not None else 0
         return self._decoder.buffered_bytes + self._outgoing_bytes + unsent
 
     # ── Reading ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,15 +169,18 @@ class Connection(asyncio.Protocol):
                 return
             commands = self._decoder.feed(data)
         except RemoteProtocolError as fault:
-            hint = _hint(data)
-            log.warning("peer broke the protocol: connection closed peer=%s fault=%s%s", self.peer, fault, hint)
-            self.abort(f"broke the protocol: {fault}")
+            self._refuse_stream(data, fault)
             return
         self._note_progress(bool(commands))
         if self._backlog:
             self._backlog.extend(commands)
             return
         self._take(commands)
+
+    def _refuse_stream(self, data: bytes, fault: RemoteProtocolError) -> None:
+        hint = _hint(data)
+        log.warning("peer broke the protocol: connection closed peer=%s fault=%s%s", self.peer, fault, hint)
+        self.abort(f"broke the protocol: {fault}")
 
     def _note_progress(self, has_frames: bool) -> None:
         if not self._decoder.buffered_bytes:
@@ -202,9 +206,45 @@ class Connection(asyncio.Protocol):
                 break
         self._finish_read()
 
-    def _take_in_bulk(self, buffer: bytes, on_frames: FramesHandler) -> None:
+    @property
+    def takes_frames(self) -> bool:
+        """Whether what is read next begins with a frame, which may be answered before anything else."""
+        return not (self._backlog or self._is_closing or self._decoder.is_amid_frame)
+
+    def note_taken(self, requests: int) -> None:
+        """All that was read now was taken from its bytes: that many requests, which are to be answered."""
+        self._unanswered += requests
+        self.last_active = self._loop.time()
+        self.frame_since = None
+        if self._is_read_paused or self._unanswered >= self._limits.unanswered_max:
+            self._pace()
+
+    def go_on(self, buffer: bytes, at: int, requests: int) -> None:
+        """The same, up to a position of what was read; what follows is for this connection to deal with."""
+        self.last_active = self._loop.time()
+        self._unanswered += requests
+        assert self._on_frames is not None
+        try:
+            self._take_in_bulk(buffer, self._on_frames, at)
+        except RemoteProtocolError as fault:
+            self._refuse_stream(buffer, fault)
+        except Exception:  # noqa: BLE001 - one of two places that must outlive a bug: others were read from as well.
+            self._give_up()
+
+    def receive(self, data: bytes) -> None:
+        """`data_received` for one of many connections: a fault of ours costs this one alone."""
+        try:
+            self.data_received(data)
+        except Exception:  # noqa: BLE001 - one of two places that must outlive a bug: others were read from as well.
+            self._give_up()
+
+    def _give_up(self) -> None:
+        log.exception("a request could not be handled: connection closed peer=%s", self.peer)
+        self.abort("closed: internal error")
+
+    def _take_in_bulk(self, buffer: bytes, on_frames: FramesHandler, at: int = 0) -> None:
         """The same for the frames of a buffer, each run of which is offered to `on_frames` first."""
-        taken = on_frames(self, buffer, 0, self._room) if buffer else 0
+        taken = on_frames(self, buffer, at, self.room) if buffer else 0
         if taken and taken == len(buffer):
             self.frame_since = None
             if self._is_read_paused or self._unanswered >= self._limits.unanswered_max:
@@ -228,7 +268,7 @@ class Connection(asyncio.Protocol):
                     break
                 taken = end
                 if position + 1 < len(frames):
-                    taken = on_frames(self, buffer, end, self._room)
+                    taken = on_frames(self, buffer, end, self.room)
         finally:
             self._finish_read()
 
@@ -247,7 +287,7 @@ class Connection(asyncio.Protocol):
         self._pace()
 
     @property
-    def _room(self) -> int:
+    def room(self) -> int:
         """How many more requests the peer may have open now."""
         if self._is_write_paused or self._outgoing_bytes > self._limits.write_bytes_high:
             return 0
@@ -266,15 +306,15 @@ class Connection(asyncio.Protocol):
 
     def _pace(self) -> None:
         """Read only as fast as the peer takes our answers."""
-        if self._transport is None or self._is_closing:
+        if self.transport is None or self._is_closing:
             return
         must_wait = self._must_wait() or bool(self._backlog)
         if must_wait and not self._is_read_paused:
             self._is_read_paused = True
-            self._transport.pause_reading()
+            self.transport.pause_reading()
         elif not must_wait and self._is_read_paused:
             self._is_read_paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     def _resume(self) -> None:
         if self._backlog and not self._must_wait() and not self._is_closing:
@@ -300,14 +340,18 @@ class Connection(asyncio.Protocol):
 
     def reply_frames(self, frames: bytes, count: int) -> None:
         """Answer that many requests with frames that are encoded already: one write for all of them."""
-        self._unanswered = max(0, self._unanswered - count)
-        if self._outgoing or self._transport is None or self._is_closing:
+        if not self.answered(count) or self.transport is None:
             self._enqueue(frames)
             return
         self.last_active = self._loop.time()
-        self._transport.write(frames)
+        self.transport.write(frames)
+
+    def answered(self, count: int) -> bool:
+        """Count that many requests as answered; whether their answers may be written at once, before all else."""
+        self._unanswered = max(0, self._unanswered - count)
         if self._backlog or self._is_read_paused:
             self._loop.call_soon(self._resume)
+        return not (self._outgoing or self._is_closing)
 
     def settle(self) -> None:
         """Count one request of the peer as answered (or as one that gets no answer)."""
@@ -369,7 +413,7 @@ class Connection(asyncio.Protocol):
             self._expiry = self._loop.call_later(_EXPIRE_SECONDS, self._expire)
 
     def _enqueue(self, frame: bytes) -> None:
-        if self._is_closing or self._transport is None:
+        if self._is_closing or self.transport is None:
             return
         self._outgoing.append(frame)
         self._outgoing_bytes += len(frame)
@@ -390,9 +434,9 @@ class Connection(asyncio.Protocol):
         data = self._outgoing[0] if len(self._outgoing) == 1 else b"".join(self._outgoing)
         self._outgoing.clear()
         self._outgoing_bytes = 0
-        if self._transport is not None and not self._is_closing:
+        if self.transport is not None and not self._is_closing:
             self.last_active = self._loop.time()
-            self._transport.write(data)
+            self.transport.write(data)
 
     def pause_writing(self) -> None:
         self._is_write_paused = True

@@ -9,6 +9,7 @@ from typing import Final
 
 from kappamq.errors import ConfigError
 from kappamq.net.connection import Connection, ConnectionLimits, FramesHandler, RequestHandler
+from kappamq.net.turns import TurnHandler, Turns
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,11 @@ class Server:
         on_open: Callable[[Connection], None] = _ignore,
         on_lost: Callable[[Connection], None] = _ignore,
         on_frames: FramesHandler | None = None,
+        on_turn: TurnHandler | None = None,
     ) -> None:
+        """With `on_turn`, connections are served in turns where that is possible; `on_frames` gets what it leaves."""
+        self._on_turn = on_turn
+        self._turns: Turns | None = None
         self._on_request = on_request
         self._limits = limits or ServerLimits()
         self._on_open = on_open
@@ -56,6 +61,8 @@ class Server:
 
     async def __aenter__(self) -> "Server":
         self._sweep = asyncio.get_running_loop().call_later(self._limits.sweep_seconds, self._sweep_peers)
+        if self._on_turn is not None:
+            self._turns = Turns.open(on_turn=self._on_turn)
         return self
 
     async def __aexit__(
@@ -67,6 +74,8 @@ class Server:
         """Start accepting on an address; returns the port, which matters when 0 was asked for."""
         loop = asyncio.get_running_loop()
         try:
+            if self._turns is not None:
+                return await self._turns.listen(self._accept, host, port, backlog=self._limits.backlog)
             server = await loop.create_server(
                 self._accept, host or None, port, backlog=self._limits.backlog, reuse_address=True
             )
@@ -84,6 +93,8 @@ class Server:
 
     async def stop_listening(self) -> None:
         """Accept no more; connections stay."""
+        if self._turns is not None:
+            self._turns.stop_listening()
         for server in self._servers:
             server.close()
         self._servers.clear()
@@ -93,9 +104,15 @@ class Server:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        await self.stop_listening()
+        try:
+            await self._close_all()
+        finally:
+            if self._turns is not None:
+                self._turns.close()
+                self._turns = None
+
+    async def _close_all(self) -> None:
         closing = list(self._connections)
         for connection in closing:
             connection.close("closed: the server stops")

@@ -5,8 +5,8 @@
 Files have a fixed length and are named by their first byte, like segments. A queue that does not begin with message 0
 (older ones were deleted) fills its first file up with blank entries of size 0x7FFFFFFF.
 
-While very many queues grow at once, each by little, the last entries of a queue are held in memory for a while and
-written together: a write for each would cost more than the messages.
+The last entries of a queue are held in memory for a moment and written together: a write for each queue and turn would
+cost more than the messages. While very many queues grow at once, each by little, the moment is a second.
 
 Threads: only the owner writes. `end` moves after the entries are in the file or held, so a reader that takes `end`
 first finds all entries below it. Open maps and held entries are replaced, never changed; a map that is dropped stays
@@ -33,7 +33,7 @@ OPEN_SHARE: Final = 6
 """One in this many of the process's open files may be a queue file to write, and as many again mapped ones."""
 
 
-HELD_BYTES_MAX: Final = 2048
+HELD_BYTES_MAX: Final = 8192
 """Entries of one queue that wait in memory at most."""
 _NONE_HELD: Final = (1 << 62, b"")
 
@@ -321,6 +321,18 @@ class ConsumeQueue:
         self.log_end = last_offset + last_size
         self.end += len(data) // UNIT_BYTES
         buffer.clear()
+
+    def hold(self, units: bytes) -> bool:
+        """Make entries visible that stay in memory until there are more, or until `write_held`; `False`: too many."""
+        first, held = self._held
+        if len(held) + len(units) > HELD_BYTES_MAX or self.buffer:
+            return False
+        self._held = (first, held + units) if held else (self.end, units)
+        last_offset, last_size, _code = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
+        self.log_end = last_offset + last_size
+        self.end += len(units) // UNIT_BYTES
+        self.tail = self.end
+        return True
 
     @property
     def written(self) -> int:

@@ -12,11 +12,13 @@ log offsets never go down within a file.
 Files are written through maps, but only where disk space was reserved before: a full disk must not kill the process.
 Without space the index falls behind (`indexed_to`) and catches up from the log later.
 
-Threads: the owner writes entries before it links them into slots, so a reader never meets an entry that is not there.
+Threads: one writes at a time, entries before it links them into slots, so a reader never meets an entry that is not
+there.
 """
 
 import time
 from array import array
+from collections import deque
 from collections.abc import Iterable, Sequence
 from mmap import mmap
 from pathlib import Path
@@ -28,9 +30,8 @@ from kappamq.clock import Clock
 from kappamq.errors import StorageError
 from kappamq.kernel import chain_keys, java_hash, java_hash_extend, link_heads
 from kappamq.kernel.reference import KEY_ROW
-from kappamq.store.dispatch import Arrival, Batch
+from kappamq.store.dispatch import Arrival
 from kappamq.store.files import FULL_DISK_ERRORS, File, FileSystem, make_directory_durably, storage_error
-from kappamq.store.plain_runs import RunBatch
 
 HEADER: Final = Struct(">qqqqii")
 HEADER_BYTES: Final = HEADER.size
@@ -52,6 +53,11 @@ def key_hash(topic_hash: int, key: str) -> int:
     """Hash of a key; `topic_hash` is Java's hash of the topic and `#`."""
     found = abs(java_hash_extend(topic_hash, key))
     return found if found < 1 << 31 else 0
+
+
+def _seconds(stored_at_ms: int, begin_ms: int) -> int:
+    """How an entry says when its record was stored."""
+    return max(0, min((stored_at_ms - begin_ms) // 1000, TIME_DIFF_MAX))
 
 
 class IndexFile:
@@ -170,23 +176,24 @@ class IndexFile:
         _hash, self.end_log, self.end_ms = items[-1]
         self.write_header()
 
-    def put_packed(self, keys: bytes, *, stored_at_ms: int) -> None:
-        """Add packed keys (`KEY_ROW`) of reserved entries, all of one store time; the same order of writes."""
-        first_log = KEY_ROW.unpack_from(keys)[1]
+    def put_packed(self, keys: bytes, *, begin_ms: int, seconds: int, end_ms: int) -> None:
+        """Add packed keys (`KEY_ROW`) of reserved entries, so many seconds after the first store time of the file.
+
+        The same order of writes. Nothing here keeps the interpreter while it waits for pages that are on their way to
+        the disk.
+        """
         if self.count <= 1:
-            self.begin_log, self.begin_ms = first_log, stored_at_ms
-        seconds = max(0, min((stored_at_ms - self.begin_ms) // 1000, TIME_DIFF_MAX))
+            self.begin_log, self.begin_ms = KEY_ROW.unpack_from(keys)[1], begin_ms
         entries, heads, fresh = chain_keys(
             self.map, keys, at=HEADER_BYTES, slots=self._slots, number=self.count, seconds=seconds
         )
-        at = self._entries_at + self.count * ENTRY_BYTES
-        self.map[at : at + len(entries)] = entries
+        self._file.pwrite(entries, self._entries_at + self.count * ENTRY_BYTES)
         self.slots_used += fresh
         self.count += len(keys) // KEY_ROW.size
-        self.write_header()
+        self._file.pwrite(self.header(), 0)
         link_heads(self.map, heads, at=HEADER_BYTES)
-        self.end_log, self.end_ms = KEY_ROW.unpack_from(keys, len(keys) - KEY_ROW.size)[1], stored_at_ms
-        self.write_header()
+        self.end_log, self.end_ms = KEY_ROW.unpack_from(keys, len(keys) - KEY_ROW.size)[1], end_ms
+        self._file.pwrite(self.header(), 0)
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Hash, log offset, seconds and next older entry."""
@@ -336,30 +343,26 @@ class KeyIndex:
                     items.append((hashed if hashed < 0x80000000 else 0, log_offset, stored_at_ms))
         return not items or self._put_items(items)
 
-    def put_batches(self, batches: Sequence[Batch | RunBatch]) -> bool:
-        """Add the keys of batches in log order; `False` as with `put`."""
-        arrivals: list[Arrival] = []
-        for batch in batches:
-            if isinstance(batch, Batch):
-                arrivals += batch.arrivals
-                continue
-            if (arrivals and not self.put(arrivals)) or not self.put_packed(
-                batch.keys, stored_at_ms=batch.stored_at_ms
-            ):
-                return False
-            arrivals = []
-        return not arrivals or self.put(arrivals)
-
-    def put_packed(self, keys: bytes, *, stored_at_ms: int) -> bool:
-        """The same for packed keys of records of one store time."""
-        position = 0
+    def put_packed(self, runs: Iterable[tuple[bytes, int]]) -> bool:
+        """The same for runs of packed keys with their store times; what was stored within a second goes together."""
+        left = deque(runs)
         try:
-            while position < len(keys):
+            while left:
                 file = self.files[-1] if self.files and self.files[-1].room > 0 else self._add_file()
-                piece = keys[position : position + file.room * KEY_ROW.size]
-                file.reserve(len(piece) // KEY_ROW.size)
-                file.put_packed(piece, stored_at_ms=stored_at_ms)
-                position += len(piece)
+                begin_ms = file.begin_ms if file.count > 1 else left[0][1]
+                seconds = _seconds(left[0][1], begin_ms)
+                pieces: list[bytes] = []
+                room = file.room * KEY_ROW.size
+                while left and room and _seconds(left[0][1], begin_ms) == seconds:
+                    keys, end_ms = left.popleft()
+                    if len(keys) > room:
+                        left.appendleft((keys[room:], end_ms))
+                    pieces.append(keys[:room])
+                    room -= len(pieces[-1])
+                together = b"".join(pieces)
+                if together:
+                    file.reserve(len(together) // KEY_ROW.size)
+                    file.put_packed(together, begin_ms=begin_ms, seconds=seconds, end_ms=end_ms)
         except OSError as error:
             return self._gave_up(error)
         return True

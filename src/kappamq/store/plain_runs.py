@@ -47,13 +47,20 @@ class PlainRun:
 class QueueRun:
     """Entries that one run brings to one queue."""
 
-    topic: str
-    queue_id: int
+    queue: ConsumeQueue
     start: int
     units: bytes
     record_bytes: int
     sends: int
     """Requests that brought them."""
+
+    @property
+    def topic(self) -> str:
+        return self.queue.topic
+
+    @property
+    def queue_id(self) -> int:
+        return self.queue.queue_id
 
     @property
     def count(self) -> int:
@@ -176,10 +183,7 @@ def place_run(
         end + len(data),
         now_ms,
         parts,
-        [
-            QueueRun(queue.topic, queue.queue_id, start, entries, *size)
-            for queue, start, entries, size in zip(queues, starts, units, sizes)
-        ],
+        [QueueRun(queue, start, entries, *size) for queue, start, entries, size in zip(queues, starts, units, sizes)],
         keys,
         dict(zip(queues, nexts)),
     )

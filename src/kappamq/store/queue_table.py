@@ -83,7 +83,7 @@ class QueueTable:
                 if isinstance(batch, Batch):
                     self._stage(batch.arrivals, touched)
                 else:
-                    self._stage_run(batch, touched)
+                    self._stage_run(batch, touched, may_hold=may_hold)
             holds = may_hold and len(touched) > self._hold_above
             for queue in touched:
                 queue.write_buffer(may_hold=holds)
@@ -110,9 +110,13 @@ class QueueTable:
             done += 1
         return done
 
-    def _stage_run(self, batch: RunBatch, touched: list[ConsumeQueue]) -> None:
+    def _stage_run(self, batch: RunBatch, touched: list[ConsumeQueue], *, may_hold: bool) -> None:
+        holding = self._holding
         for run in batch.queues:
-            queue = self.obtain(run.topic, run.queue_id)
+            queue = run.queue if not run.queue.is_deleted else self.obtain(run.topic, run.queue_id)
+            if may_hold and run.start == queue.tail and queue.hold(run.units):
+                holding[queue] = None
+                continue
             if run.start != queue.tail:
                 # Some are there already, or numbers began anew: each is looked at.
                 self._stage(list(batch.arrivals_of(run)), touched)

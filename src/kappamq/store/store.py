@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from kappamq.clock import Clock
 from kappamq.errors import (
@@ -82,6 +82,10 @@ INDEX_TRUST_MS: Final = 60_000
 INDEX_RETRY_SECONDS: Final = 1.0
 INDEX_CATCH_UP_RECORDS: Final = 2000
 """Records that one `publish` adds to an index that fell behind."""
+UNINDEXED_MAX: Final = 10_000
+"""Published batches whose keys may wait for the index; what comes after them is read from the log again."""
+INDEX_BYTES_AT_ONCE: Final = 1 << 20
+"""Packed keys that go into the index together."""
 RECORD_OVERHEAD_MAX: Final = 65_536
 """What a record may take beyond the body."""
 
@@ -94,6 +98,15 @@ class QueryResult:
     indexed_at_ms: int
     """Store time of the newest record in the index."""
     indexed_to: int
+
+
+class _Unindexed(NamedTuple):
+    """Keys of published records between two log offsets."""
+
+    start: int
+    end: int
+    keys: bytes | Batch
+    stored_at_ms: int
 
 
 class Store:
@@ -115,6 +128,7 @@ class Store:
         self._session = os.urandom(SESSION_BYTES)
         self._flush_mark: FlushMark | None = None
         self._pending: deque[Batch | RunBatch] = deque()
+        self._unindexed: deque[_Unindexed] = deque()
         self._failure = ""
         self._is_disk_full = False
         self._dispatch_block = ""
@@ -196,7 +210,8 @@ class Store:
                 self.publish()
                 while self.write_held_entries(queues_max=self._queues.holding):
                     pass
-                self._catch_up_index(limit=None)
+                self._index_retry_at = 0.0
+                self.index_published(limit=None)
                 is_clean = not self._pending and not self._queues.holding and self._index.indexed_to >= self.published
                 self._checkpoint(is_clean=is_clean)
         finally:
@@ -320,14 +335,16 @@ class Store:
 
         Without disk space for the entries nothing is returned and appends are refused; calling again goes on.
         """
+        batches = self.publish_batches()
+        self.index_published()
         return [
             arrival
-            for batch in self.publish_batches()
+            for batch in batches
             for arrival in (batch.arrivals if isinstance(batch, Batch) else batch.arrivals())
         ]
 
     def publish_batches(self) -> list[Batch | RunBatch]:
-        """The same, returning whole batches."""
+        """The same, returning whole batches; their keys are in the index after the next `index_published`."""
         if self._failure:
             return []
         watermark = self._log.flushed if self.settings.visible == "flushed" else self._log.written
@@ -337,7 +354,6 @@ class Store:
                 break
             ready.append(batch)
         if not ready:
-            self._catch_up_index(limit=INDEX_CATCH_UP_RECORDS)
             return []
         try:
             self._queues.put_batches(ready, may_hold=True)
@@ -350,16 +366,16 @@ class Store:
         end = ready[-1].end
         for _ in ready:
             self._pending.popleft()
-        if not self.settings.is_indexed or (
-            self._index.indexed_to >= self.published and self._index.put_batches(ready)
-        ):
-            self._index.indexed_to = end
-        else:
-            self._catch_up_index(limit=INDEX_CATCH_UP_RECORDS)
+        self._note_unindexed(ready)
         self._published_ms = ready[-1].stored_at_ms
         self._published_records += sum([batch.count for batch in ready])
         self.published = end
         return ready
+
+    @property
+    def holding(self) -> int:
+        """Queues that have entries in memory alone."""
+        return self._queues.holding
 
     def write_held_entries(self, *, queues_max: int) -> bool:
         """Write queue entries that wait in memory, of so many queues at most; whether more wait since before the first
@@ -384,13 +400,80 @@ class Store:
             self._entries_written_to = self._held_mark
         return self._held_left > 0
 
-    def _catch_up_index(self, *, limit: int | None) -> None:
-        """Index what was published while there was no space for it."""
+    def _note_unindexed(self, batches: Sequence[Batch | RunBatch]) -> None:
+        start = self.published
+        for batch in batches:
+            if not self.settings.is_indexed:
+                self._index.indexed_to = batch.end
+            elif len(self._unindexed) < UNINDEXED_MAX:
+                keys = batch if isinstance(batch, Batch) else batch.keys
+                self._unindexed.append(_Unindexed(start, batch.end, keys, batch.stored_at_ms))
+            start = batch.end
+
+    def index_published(self, *, limit: int | None = INDEX_CATCH_UP_RECORDS) -> None:
+        """Add the keys of published records to the index. [any thread, one at a time]
+
+        Call it a few times a second, and before a query that must not miss the newest. Without disk space the index
+        falls behind; what it lacks then is read from the log, `limit` records in one call at most.
+        """
         index = self._index
-        if index.indexed_to >= self.published or self._clock.monotonic() < self._index_retry_at:
+        waiting = self._unindexed
+        published = self.published  # Before what waits is looked at: what is published later waits, too.
+        while waiting and not self._failure:
+            first = waiting[0]
+            if index.indexed_to < first.start:
+                self._catch_up_index(first.start, limit=limit)
+                if index.indexed_to < first.start:
+                    return
+            if not self._index_waiting():
+                self._index_retry_at = self._clock.monotonic() + INDEX_RETRY_SECONDS
+                return
+        if not self._failure:
+            self._catch_up_index(published, limit=limit)
+
+    @property
+    def is_index_behind(self) -> bool:
+        """Whether `index_published` has something to do."""
+        return self._index.indexed_to < self.published
+
+    def _index_waiting(self) -> bool:
+        """Index what waits first, packed keys together; `False` when there is no disk space."""
+        index = self._index
+        waiting = self._unindexed
+        if self._clock.monotonic() < self._index_retry_at:
+            return False
+        first = waiting[0]
+        count = 1
+        if first.end <= index.indexed_to:
+            pass  # Read from the log meanwhile.
+        elif isinstance(first.keys, Batch):
+            if not index.put(first.keys.arrivals):
+                return False
+        else:
+            runs: list[tuple[bytes, int]] = []
+            size = 0
+            # Not by iterating: the owner adds to it meanwhile.
+            for position in range(len(waiting)):
+                item = waiting[position]
+                if isinstance(item.keys, Batch) or (runs and item.start != first.end) or size > INDEX_BYTES_AT_ONCE:
+                    break
+                runs.append((item.keys, item.stored_at_ms))
+                size += len(item.keys)
+                first = item
+            if not index.put_packed(runs):
+                return False
+            count = len(runs)
+        index.indexed_to = max(index.indexed_to, first.end)
+        for _ in range(count):
+            waiting.popleft()
+        return True
+
+    def _catch_up_index(self, end: int, *, limit: int | None) -> None:
+        """Index what was published while there was no space for it, up to a log offset."""
+        index = self._index
+        if index.indexed_to >= end or self._clock.monotonic() < self._index_retry_at:
             return
         behind: list[Arrival] = []
-        end = self.published
         for arrival in arrivals_between(self._log, index.indexed_to, end, self.settings.delay_levels_ms):
             behind.append(arrival)
             if limit is not None and len(behind) >= limit:

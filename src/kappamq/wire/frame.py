@@ -40,6 +40,11 @@ class FrameDecoder:
         """Bytes of a frame that is not whole yet."""
         return len(self._rest) + self._pieces_bytes
 
+    @property
+    def is_amid_frame(self) -> bool:
+        """Whether a part of a frame has come."""
+        return bool(self._rest or self._pieces)
+
     def feed(self, data: bytes) -> list[Command]:
         """Commands that are whole with `data`.
 

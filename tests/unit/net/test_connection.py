@@ -1,6 +1,7 @@
 """Connections over real loopback sockets: matching, expiry, back-pressure, half-close."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -10,15 +11,34 @@ from kappamq.errors import CallTimeout, ConnectFailed, ConnectionLost, TooManyIn
 from kappamq.net.connection import Connection, ConnectionLimits
 from kappamq.net.dialer import Dialer
 from kappamq.net.server import Server, ServerLimits
+from kappamq.net.turns import Arrived, make_sockets
 from kappamq.wire.command import Command
 from kappamq.wire.frame import FrameDecoder, encode_frame
+
+served_by: str = ""
+"""How connections are served in this test: by transports of the event loop, or in turns."""
+
+
+@pytest.fixture(params=["event loop", "turns"], autouse=True)
+def _served_by(request: pytest.FixtureRequest) -> None:
+    global served_by
+    served_by = request.param
+    if served_by == "turns":
+        with select.epoll() as epoll:
+            if make_sockets(epoll.fileno()) is None:
+                pytest.skip("the compiled half of turns is not built")
+
+
+def hand_over(arrived: Arrived) -> None:
+    for connection, data in arrived:
+        connection.receive(data)
 
 
 @asynccontextmanager
 async def served(
     handler: Callable[[Connection, Command], None], limits: ServerLimits | None = None
 ) -> AsyncIterator[str]:
-    async with Server(handler, limits=limits) as server:
+    async with Server(handler, limits=limits, on_turn=hand_over if served_by == "turns" else None) as server:
         port = await server.listen("127.0.0.1", 0)
         yield f"127.0.0.1:{port}"
 

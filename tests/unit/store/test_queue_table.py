@@ -3,9 +3,10 @@
 import pytest
 
 from kappamq.errors import StorageError
-from kappamq.store.consume_queue import BLANK_UNIT, UNIT, ConsumeQueue, QueueFiles
+from kappamq.store.consume_queue import BLANK_UNIT, HELD_BYTES_MAX, UNIT, ConsumeQueue, QueueFiles
 from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.queue_table import QueueTable
+from kappamq.store.settings import UNIT_BYTES
 from tests.faults.records import ROOT
 from tests.faults.simulated_files import SimulatedFileSystem
 
@@ -101,12 +102,13 @@ def test_entries_of_many_queues_are_held_until_they_are_written() -> None:
 
 def test_held_entries_are_few() -> None:
     queues = QueueTable(QueueFiles(SimulatedFileSystem(), file_bytes=200, open_max=8), ROOT, hold_above=0)
-    queues.put_batches([Batch(0, [arrival(number, number * 100) for number in range(103)])], may_hold=True)
+    many = HELD_BYTES_MAX // UNIT_BYTES + 1
+    queues.put_batches([Batch(0, [arrival(number, number * 100) for number in range(many)])], may_hold=True)
     queue = queues.get(("t", 0))
     assert queue is not None
-    assert queue.written == 103, "more than may be held: written at once"
-    queues.put_batches([Batch(0, [arrival(103, 10_300)])], may_hold=True)
-    assert queue.written == 103
+    assert queue.written == many, "more than may be held: written at once"
+    queues.put_batches([Batch(0, [arrival(many, many * 100)])], may_hold=True)
+    assert queue.written == many
     queue.cut(50, log_end=5000)
     assert len(entries(queue)) == 50
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from kappamq.broker.indexing import Indexing
 from kappamq.broker.router import Handler
 from kappamq.errors import Refused, StorageError, UsageError
 from kappamq.net.connection import Connection
@@ -25,8 +26,9 @@ UNIQUE_QUERY_COUNT: Final = 32
 class LookupHandlers:
     """Requests 12 and 33. Both may touch the disk anywhere, so they run in a thread."""
 
-    def __init__(self, *, store: Store) -> None:
+    def __init__(self, *, store: Store, indexing: Indexing) -> None:
         self._store = store
+        self._indexing = indexing
 
     def table(self) -> Mapping[int, Handler]:
         return {RequestCode.QUERY_MESSAGE: self.query, RequestCode.VIEW_MESSAGE_BY_ID: self.view}
@@ -36,6 +38,8 @@ class LookupHandlers:
         if query.count_max < 1 and not query.by_unique_id:
             raise UsageError(f"maxNum is {query.count_max}: ask for 1 to {QUERY_COUNT_MAX} messages")
         limit = UNIQUE_QUERY_COUNT if query.by_unique_id else min(query.count_max, QUERY_COUNT_MAX)
+        if self._store.is_index_behind:
+            await self._indexing.catch_up()
         found = await asyncio.to_thread(
             self._store.query, query.topic, query.key, limit=limit, begin_ms=query.begin_ms, end_ms=query.end_ms
         )
