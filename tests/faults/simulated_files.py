@@ -100,6 +100,10 @@ class SimulatedFile:
         self._path = path
         self._holds_lock = False
 
+    @property
+    def descriptor(self) -> None:
+        return None
+
     def pwrite(self, data: Data, at: int) -> None:
         self._system.step("pwrite", self._path)
         if self._inode.size < at + len(data):

@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kappamq.clock import Clock
 from kappamq.errors import Busy, DiskFull, KappaError, StorageError
@@ -22,6 +22,9 @@ from kappamq.model.record import NewRecord
 from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.plain_runs import PlainRun, RunBatch
 from kappamq.store.store import Appended, Store
+
+if TYPE_CHECKING:
+    from kappamq.store._syncing import Syncer
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +95,10 @@ class Appender:
         unacknowledged_max: int,
         flush_timeout_seconds: float,
         on_run: Callable[[RunBatch], None] = lambda _: None,
+        syncer: "Syncer | None" = None,
     ) -> None:
+        """With a `syncer` its thread makes records durable, for those who wait for that; else one of Python."""
+        self._syncer = syncer if durable else None
         self._store = store
         self._on_run = on_run
         self._clock = clock
@@ -109,12 +115,15 @@ class Appender:
         self._is_write_due = False
         self._wake = threading.Event()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._flush_forever, name="kappamq-flush", daemon=True)
+        work = self._flush_forever if self._syncer is None else self._syncer.run
+        self._thread = threading.Thread(target=work, name="kappamq-flush", daemon=True)
         self._failed: asyncio.Future[None] = self._loop.create_future()
         self._preparation: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         self._thread.start()
+        if self._syncer is not None:
+            self._loop.add_reader(self._syncer.fileno(), self._synced)
         self._prepare_ahead()
 
     async def stop(self) -> None:
@@ -122,7 +131,12 @@ class Appender:
         self.write()
         self._is_stopping = True
         self._wake.set()
+        if self._syncer is not None:
+            self._syncer.stop()
         await asyncio.to_thread(self._thread.join, _JOIN_SECONDS)
+        if self._syncer is not None:
+            self._loop.remove_reader(self._syncer.fileno())
+            self._synced()
         if self._preparation is not None:
             await self._preparation  # What it makes must be closed with the store.
         # The thread's last report was posted to the loop before it ended: let it run.
@@ -208,7 +222,7 @@ class Appender:
                 run.append(submission)
         self._append(run)
         if self._durable:
-            self._wake.set()
+            self._request_sync()
         else:
             self._advance()
         self._prepare_ahead()
@@ -308,6 +322,23 @@ class Appender:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # The loop has closed: nobody waits any more.
             self._is_stopping = True
+
+    def _request_sync(self) -> None:
+        if self._syncer is None:
+            self._wake.set()
+            return
+        files = self._store.files_to_flush()
+        assert files is not None, "a syncer needs files of the operating system"
+        self._syncer.request(*files)
+
+    def _synced(self) -> None:
+        assert self._syncer is not None
+        log_offset, fault = self._syncer.take()
+        if fault:
+            self._flush_failed(self._store.note_sync_failed(fault))
+            return
+        self._store.note_synced(log_offset)
+        self._advance()
 
     def _flushed(self, log_offset: int) -> None:
         self._store.mark_flushed(log_offset)

@@ -56,6 +56,7 @@ from kappamq.model.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC, TIM
 from kappamq.net.connection import Connection
 from kappamq.store.dispatch import Arrival
 from kappamq.store.store import Store
+from kappamq.store.syncing import make_syncer
 from kappamq.wire.headers import RegisterBrokerRequest
 
 WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC})
@@ -100,6 +101,7 @@ class Assembly:
             unacknowledged_max=settings.unacknowledged_max,
             flush_timeout_seconds=settings.flush_timeout_seconds,
             on_run=lambda batch: self.pulls.parked.wake_run(batch),
+            syncer=make_syncer(),
         )
 
     # ── Tables ──────────────────────────────────────────────────────────────────────────────────────────────────────

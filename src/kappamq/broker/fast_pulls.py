@@ -10,6 +10,7 @@ the handlers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from sys import intern
 from typing import Final
 
 from kappamq.broker.committed_offsets import CommittedOffsets
@@ -93,19 +94,8 @@ class FastPulls:
                 end = position
                 break
             planned.append((plan, start, committed))
-            jobs.append(
-                (
-                    request_id,
-                    kind,
-                    entries.units,
-                    entries.log,
-                    entries.log_start,
-                    entries.lowest,
-                    start,
-                    entries.min_offset,
-                    entries.max_offset,
-                )
-            )
+            units, log, log_start, lowest, min_offset, max_offset = entries
+            jobs.append((request_id, kind, units, log, log_start, lowest, start, min_offset, max_offset))
         if not jobs:
             return at
         frames, taken = gather_pulls(
@@ -116,14 +106,28 @@ class FastPulls:
             json=self._pieces.json,
             binary=self._pieces.binary,
         )
-        for (plan, start, committed), (count, size) in zip(planned, taken):
-            if plan.commits and committed >= 0:
-                self._offsets.commit(plan.topic, plan.group, plan.queue_id, committed)
-            self._offsets.pulled(plan.topic, plan.group, plan.queue_id, start)
-            self._statistics.fetched(plan.topic, plan.group, count, size)
+        self._note(planned, taken)
         if taken:
             connection.reply_frames(frames, 0)
         return end if len(taken) == len(jobs) else pulls[len(taken)][0]
+
+    def _note(self, planned: list[tuple[_Plan, int, int]], taken: list[tuple[int, int]]) -> None:
+        """Progress and statistics of what was handed out; pulls of a group mostly follow each other."""
+        last = planned[0][0]
+        messages = size = times = 0
+        for (plan, start, committed), (count, count_bytes) in zip(planned, taken):
+            if plan.commits and committed >= 0:
+                self._offsets.commit(plan.topic, plan.group, plan.queue_id, committed)
+            self._offsets.pulled(plan.topic, plan.group, plan.queue_id, start)
+            if plan.topic is not last.topic or plan.group is not last.group:
+                self._statistics.fetched(last.topic, last.group, messages, size, times=times)
+                messages = size = times = 0
+                last = plan
+            messages += count
+            size += count_bytes
+            times += 1
+        if times:
+            self._statistics.fetched(last.topic, last.group, messages, size, times=times)
 
     def _make_plan(self, key: bytes, buffer: bytes, position: int, kind: int) -> _Plan | None:
         """What the handlers make of such a pull; `None` when they have to deal with each themselves."""
@@ -137,7 +141,8 @@ class FastPulls:
         except KappaError:
             is_plain = False
         commits = bool(is_plain and pull.flags & PullRequest.COMMIT_OFFSET)
-        plan = _Plan(pull.topic, pull.group, pull.queue_id, commits) if is_plain else None
+        # Interned: pulls of one topic and group are told by identity.
+        plan = _Plan(intern(pull.topic), intern(pull.group), pull.queue_id, commits) if is_plain else None
         self._plans[key] = plan
         return plan
 

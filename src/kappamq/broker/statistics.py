@@ -97,14 +97,14 @@ class Statistics:
         self.add("TOPIC_PUT_SIZE", topic, size, times)
         self.add("BROKER_PUT_NUMS", self._cluster, count, times)
 
-    def fetched(self, topic: str, group: str, count: int, size: int) -> None:
-        """Messages were handed to a group."""
+    def fetched(self, topic: str, group: str, count: int, size: int, times: int = 1) -> None:
+        """Messages were handed to a group, by that many answers."""
         key = f"{topic}@{group}"
         self.get_count += count
-        self.get_found += 1
-        self.add("GROUP_GET_NUMS", key, count)
-        self.add("GROUP_GET_SIZE", key, size)
-        self.add("BROKER_GET_NUMS", self._cluster, count)
+        self.get_found += times
+        self.add("GROUP_GET_NUMS", key, count, times)
+        self.add("GROUP_GET_SIZE", key, size, times)
+        self.add("BROKER_GET_NUMS", self._cluster, count, times)
 
     def sample_second(self) -> None:
         """Remember the totals, for rates over the last 10, 60 and 600 seconds. Called every second."""

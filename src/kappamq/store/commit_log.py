@@ -146,6 +146,15 @@ class CommitLog:
                 segment.sync()
         return target
 
+    def files_to_flush(self) -> tuple[list[int], int] | None:
+        """The open files to sync, and where the log is durable then; `None` when they have no numbers."""
+        target = self.written
+        files = [
+            segment.descriptor for segment in self.segments if segment.end > self.flushed and segment.start < target
+        ]
+        known = [file for file in files if file is not None]
+        return (known, target) if len(known) == len(files) else None
+
     def cut(self, end: int) -> None:
         """Let the log end at `end`, durably: whatever lies behind it is cleared or deleted."""
         keep = tuple(segment for segment in self.segments if segment.start <= end)

@@ -64,6 +64,10 @@ class File(Protocol):
 
     def sync(self) -> None: ...
 
+    @property
+    def descriptor(self) -> int | None:
+        """Number of the open file, for who syncs it by other means; `None` where there is none."""
+
     def close(self) -> None: ...
 
 
@@ -153,6 +157,10 @@ class RealFile:
     def __init__(self, descriptor: int, on_close: Callable[[], None] | None = None) -> None:
         self._descriptor = descriptor
         self._on_close = on_close
+
+    @property
+    def descriptor(self) -> int | None:
+        return self._descriptor
 
     def pwrite(self, data: Data, at: int) -> None:
         written = os.pwrite(self._descriptor, data, at)

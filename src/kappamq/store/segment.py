@@ -87,6 +87,10 @@ class Segment:
         except OSError:
             pass  # Closed by retention meanwhile, or the disk has a fault: the read that follows tells.
 
+    @property
+    def descriptor(self) -> int | None:
+        return self._file.descriptor
+
     def sync(self) -> None:
         self._file.sync()
 

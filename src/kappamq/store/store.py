@@ -325,6 +325,28 @@ class Store:
                 return durable
         return durable
 
+    def files_to_flush(self) -> tuple[list[int], int] | None:
+        """What `flush` would sync: open files, and the log offset below which all is durable then.
+
+        For who syncs them elsewhere, and calls `note_synced` or `note_sync_failed` with the outcome. `None` without
+        real files. They stay open until that log offset is noted.
+        """
+        return self._log.files_to_flush()
+
+    def note_synced(self, log_offset: int) -> None:
+        """The files that `files_to_flush` named are synced: as `flush` and `mark_flushed`."""
+        if self._flush_mark is not None and log_offset > self._log.flushed:
+            try:
+                self._flush_mark.write(log_offset)
+            except OSError:
+                pass  # As in `flush`.
+        self.mark_flushed(log_offset)
+
+    def note_sync_failed(self, number: int) -> StorageError:
+        """Syncing them failed with this error: the store fails for good, as in `flush`."""
+        self._fail(f"syncing the commit log failed ({os.strerror(number)}): records not yet acknowledged may be lost")
+        return StorageError(self._failure)
+
     def mark_flushed(self, log_offset: int) -> None:
         """Let records below `log_offset`, which `flush` returned, become visible at the next `publish`."""
         if log_offset > self._log.flushed:

@@ -1,6 +1,7 @@
 """Group commit: what is answered when, over a real store whose disk can be held up or broken."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from kappamq.model.record import NewRecord
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.dispatch import Arrival
 from kappamq.store.store import Appended, Store
+from kappamq.store.syncing import make_syncer
 from kappamq.testing.cluster import SMALL_STORE
 
 HOST = pack_host("127.0.0.1", 1)
@@ -208,5 +210,71 @@ def test_a_failed_sync_fails_what_waits_and_says_so_to_the_broker(
             made.submit()
             made.appender.write()
             assert isinstance(made.outcomes[1], StorageError), "a failed store takes no more"
+
+    asyncio.run(main())
+
+
+def test_a_thread_without_the_interpreter_makes_records_durable(tmp_path: Path) -> None:
+    syncer = make_syncer()
+    if syncer is None:
+        pytest.skip("the compiled syncer is not built")
+
+    async def main() -> None:
+        clock = ManualClock()
+        store = Store.open(tmp_path, replace(SMALL_STORE, visible="flushed"), clock=clock)
+        arrivals: list[Arrival] = []
+        appender = Appender(
+            store,
+            clock=clock,
+            durable=True,
+            on_arrivals=arrivals.extend,
+            unacknowledged_max=100,
+            flush_timeout_seconds=5,
+            syncer=syncer,
+        )
+        appender.start()
+        for number in range(30):
+            (place,) = await appender.store([record(b"%d" % number)])
+            assert store.flushed >= place.end
+        outcomes: list[object] = []
+        appender.submit([record(b"last")], lambda outcome, _late: outcomes.append(outcome))
+        await appender.stop()
+        assert len(outcomes) == 1, "what was submitted before the stop is answered"
+        assert [arrival.queue_offset for arrival in arrivals] == list(range(31))
+        store.close()
+
+    asyncio.run(main())
+
+
+def test_a_failed_sync_of_that_thread_stops_the_broker(tmp_path: Path) -> None:
+    syncer = make_syncer()
+    if syncer is None:
+        pytest.skip("the compiled syncer is not built")
+
+    async def main() -> None:
+        store = Store.open(tmp_path, replace(SMALL_STORE, visible="flushed"), clock=ManualClock())
+        appender = Appender(
+            store,
+            clock=ManualClock(),
+            durable=True,
+            on_arrivals=lambda _: None,
+            unacknowledged_max=100,
+            flush_timeout_seconds=5,
+            syncer=syncer,
+        )
+        appender.start()
+        outcomes: list[object] = []
+        appender.submit([record()], lambda outcome, _late: outcomes.append(outcome))
+        appender.write()
+        reader, writer = os.pipe()
+        syncer.request([reader], 1 << 40)  # A pipe cannot be synced.
+        with pytest.raises(StorageError, match="syncing the commit log failed"):
+            await asyncio.wait_for(appender.wait_failed(), 10)
+        assert store.failure
+        assert store.flushed < 1 << 40
+        await appender.stop()
+        os.close(reader)
+        os.close(writer)
+        store.close()
 
     asyncio.run(main())
