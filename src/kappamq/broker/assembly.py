@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.appender import Appender
+from kappamq.broker.cold_reads import ColdReads
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.config_store import ConfigFile
 from kappamq.broker.delays import Delays
@@ -196,12 +197,15 @@ class Assembly:
 
     def build_pulls(self, tasks: asyncio.TaskGroup) -> None:
         """Pulls come first: a lost connection must be able to drop the parked ones."""
+        cold = ColdReads(self.store)
+        self.store.on_cold_read = cold.ahead
         self.pulls = PullHandlers(
             topics=self.topics,
             groups=self.groups,
             members=self.members,
             offsets=self.offsets,
             store=self.store,
+            cold=cold,
             statistics=self.statistics,
             rules=_pull_rules(self.settings),
             clock=self.clock,
