@@ -133,6 +133,8 @@ class Assembly:
             on_change=lambda group: notify_members(group, self.groups.find(group.name)),
         )
         self.locks = QueueLocks(clock=clock, lease_seconds=settings.lock_lease_seconds)
+        self.locks_file = ConfigFile(self.config / "kappamqLocks.json", self.locks.as_file)
+        self.locks.load(self.locks_file.load())
         self.statistics = Statistics(clock=clock, cluster=settings.cluster, is_system_topic=self.topics.is_system)
 
     def _topics_changed(self) -> None:
@@ -198,7 +200,7 @@ class Assembly:
     def build_pulls(self, tasks: asyncio.TaskGroup) -> None:
         """Pulls come first: a lost connection must be able to drop the parked ones."""
         cold = ColdReads(self.store)
-        self.store.on_cold_read = cold.ahead
+        self.store.on_cold_read = cold.may_read
         self.pulls = PullHandlers(
             topics=self.topics,
             groups=self.groups,
@@ -243,6 +245,7 @@ class Assembly:
             groups=self.groups,
             members=self.members,
             locks=self.locks,
+            locks_file=self.locks_file,
             sql_filter=self.settings.sql_filter,
         )
         self.runtime.listen(lambda before, after: self._settings_changed(before, after, port))
@@ -417,6 +420,7 @@ class Assembly:
             "retention": retain_forever(self.store, every_seconds=self.settings.retention_seconds),
             "topics-file": self.topics_file.keep_saved(),
             "groups-file": self.groups_file.keep_saved(),
+            "locks-file": self.locks_file.keep_saved(),
             "offsets-file": save_offsets_forever(
                 self.offsets_file,
                 is_dirty=lambda: self.offsets.is_dirty,
@@ -437,7 +441,7 @@ class Assembly:
 
     async def save_tables(self) -> None:
         """Save what changed since the last time; at the end."""
-        for file in (self.topics_file, self.groups_file):
+        for file in (self.topics_file, self.groups_file, self.locks_file):
             await file.save_if_changed()
         await self.offsets_file.save()
 
