@@ -7,6 +7,10 @@ Whoever catches up reads a queue in order. So one reader is a stream of windows,
 thread that needs the interpreter for hardly any of it; the event loop only hands out what is ready. How many windows
 are under way at once is limited, those that somebody waits for come first, and each is small: a disk that is busy
 with reading for long would keep everybody waiting who wants to write.
+
+Who catches up asks again as soon as it is answered, and would take all that the event loop has to give. While others
+send, such pulls are therefore counted: so many in each hundredth of a second, fewer when the event loop gets late, more
+when it does not. Those above wait for the next turn.
 """
 
 import asyncio
@@ -26,6 +30,15 @@ UNDER_WAY_MAX: Final = 2 if VERIFIER == "compiled" else 1
 STREAMS_MAX: Final = 4096
 """Readers that are remembered; of the others each window has to be waited for."""
 STREAMS_PER_QUEUE_MAX: Final = 8
+TURN_SECONDS: Final = 0.01
+PULLS_MIN: Final = 4
+PULLS_MAX: Final = 64
+"""Pulls of one turn beside others who send."""
+LATE_SECONDS: Final = 0.002
+"""Lateness of a turn from which on there are fewer pulls in the next one."""
+FEWER: Final = 0.7
+SENDING_SECONDS: Final = 0.5
+"""So long after the log has grown others are taken to be sending."""
 
 
 class ColdStore(Protocol):
@@ -33,6 +46,8 @@ class ColdStore(Protocol):
 
     def warm(self, topic: str, queue_id: int, start: int, *, count: int) -> int: ...
     def mark_verified(self, topic: str, queue_id: int, start: int, end: int) -> None: ...
+    @property
+    def written(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +71,55 @@ class ColdReads:
         self._wanted: deque[_Stream] = deque()
         self._ahead: deque[_Stream] = deque()
         self._under_way = 0
+        self._turn: asyncio.TimerHandle | None = None
+        self._pulls = self._pulls_left = PULLS_MAX // 4
+        self._is_limited = False
+        self._written = store.written
+        self._written_at = -1.0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def may_read(self, topic: str, queue_id: int, position: int) -> bool:
+        """Whether a pull that is behind may be answered now; if so, what follows `position` is made ready."""
+        if not self._take():
+            return False
+        self.ahead(topic, queue_id, position)
+        return True
+
+    async def turn(self) -> None:
+        """Return when it is the turn of a pull that is behind."""
+        while not self._take():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+
+    def _take(self) -> bool:
+        if self._turn is None:
+            self._begin_turn()
+        self._pulls_left -= 1
+        return not self._is_limited or self._pulls_left >= 0
+
+    def _begin_turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._turn = loop.call_later(TURN_SECONDS, self._end_turn, loop.time() + TURN_SECONDS)
+
+    def _end_turn(self, due: float) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._store.written != self._written:
+            self._written, self._written_at = self._store.written, now
+        self._is_limited = now - self._written_at < SENDING_SECONDS
+        if now - due > LATE_SECONDS:
+            self._pulls = max(PULLS_MIN, int(self._pulls * FEWER))
+        else:
+            self._pulls = min(PULLS_MAX, self._pulls + 1)
+        was_used = self._pulls_left < self._pulls
+        self._pulls_left = self._pulls
+        self._turn = None
+        for _ in range(min(len(self._waiting), self._pulls if self._is_limited else len(self._waiting))):
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+        if was_used or self._waiting:
+            self._begin_turn()
 
     async def load(self, topic: str, queue_id: int, start: int) -> None:
         """Return when the message at `start` and some behind it are ready, or it is known that they cannot be."""

@@ -128,8 +128,8 @@ class Store:
         self._trusted_from = 0
         self._session_start = 0
         self._verified: dict[tuple[str, int], VerifiedRanges] = {}
-        self.on_cold_read: Callable[[str, int, int], None] | None = None
-        """Told by `hot_entries` that who reads a queue is going on to an offset far behind the end of the log."""
+        self.on_cold_read: Callable[[str, int, int], bool] | None = None
+        """Asked by `hot_entries` whether somebody may read a queue up to an offset that is far behind just now."""
         self._written_ms = 0
         self._published_ms = 0
         self._published_records = 0
@@ -547,6 +547,17 @@ class Store:
 
     def hot_entries(self, topic: str, queue_id: int, start: int, count: int) -> HotEntries | None:
         """What a fetch of everything would hand out at once, without touching the disk; `None`: look closer."""
+        return self._hot_entries(topic, queue_id, start, count, on_cold_read=self.on_cold_read)
+
+    def _hot_entries(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        count: int,
+        *,
+        on_cold_read: Callable[[str, int, int], bool] | None = None,
+    ) -> HotEntries | None:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return None
@@ -573,22 +584,25 @@ class Store:
             units = _cached(segment, units, log_offset)
             if not units:
                 return None
-            if self.on_cold_read is not None:
-                self.on_cold_read(topic, queue_id, start + len(units) // UNIT_BYTES)
+            if on_cold_read is not None and not on_cold_read(topic, queue_id, start + len(units) // UNIT_BYTES):
+                return None
         return HotEntries(units, segment.map, segment.start, lowest, min_offset, end)
 
-    def is_cold(self, topic: str, queue_id: int, start: int, count: int = 1) -> bool:
-        """Whether a fetch would probably touch the disk or verify records, and should run in a thread."""
+    def is_behind(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether messages from `start` on are probably not in memory, or were not verified at the start."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or start >= queue.end or start < queue.min_offset:
             return False
-        if start >= queue.warm_from:
-            if self._log.written - self._session_start <= self.settings.hot_bytes:
-                return False
-            unit = queue.unit(start)
-            if unit is None or unit[0] >= max(self._session_start, self._log.written - self.settings.hot_bytes):
-                return False
-        return self.hot_entries(topic, queue_id, start, count) is None
+        if start < queue.warm_from:
+            return True
+        if self._log.written - self._session_start <= self.settings.hot_bytes:
+            return False
+        unit = queue.unit(start)
+        return unit is not None and unit[0] < max(self._session_start, self._log.written - self.settings.hot_bytes)
+
+    def is_cold(self, topic: str, queue_id: int, start: int, count: int = 1) -> bool:
+        """Whether a fetch would probably touch the disk or verify records, and should run in a thread."""
+        return self.is_behind(topic, queue_id, start) and self._hot_entries(topic, queue_id, start, count) is None
 
     def read(self, log_offset: int, size: int | None = None) -> bytes:
         """The visible record that begins at `log_offset`, verified. [any thread]

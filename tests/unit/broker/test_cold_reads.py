@@ -6,7 +6,14 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 
 from kappamq.broker import cold_reads
-from kappamq.broker.cold_reads import STREAMS_PER_QUEUE_MAX, UNDER_WAY_MAX, WINDOW_ENTRIES, ColdReads
+from kappamq.broker.cold_reads import (
+    PULLS_MAX,
+    STREAMS_PER_QUEUE_MAX,
+    TURN_SECONDS,
+    UNDER_WAY_MAX,
+    WINDOW_ENTRIES,
+    ColdReads,
+)
 
 
 class Shelf:
@@ -19,6 +26,7 @@ class Shelf:
         self.verified: list[tuple[int, int, int]] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.written = 0
         self.under_way = 0
         self.most = 0
 
@@ -133,3 +141,32 @@ async def test_readers_are_remembered_up_to_a_limit() -> None:
     finally:
         cold_reads.STREAMS_MAX = limit  # type: ignore[misc]
     assert len(cold._streams) == 3
+
+
+@in_loop
+async def test_while_nobody_sends_pulls_are_not_counted() -> None:
+    cold = ColdReads(Shelf())
+    assert all(cold.may_read("t", 0, 0) for _ in range(5 * PULLS_MAX))
+    await asyncio.sleep(3 * TURN_SECONDS)
+    assert all(cold.may_read("t", 0, 0) for _ in range(5 * PULLS_MAX))
+
+
+@in_loop
+async def test_beside_others_who_send_pulls_take_turns() -> None:
+    shelf = Shelf()
+    cold = ColdReads(shelf)
+    assert cold.may_read("t", 0, 0)
+    shelf.written += 100
+    await until(lambda: cold._is_limited)
+    taken = 0
+    while cold.may_read("t", 0, 0):
+        taken += 1
+    assert 0 < taken <= PULLS_MAX
+    shelf.written += 100
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        gone = tasks.create_task(cold.turn())
+        waiting = [tasks.create_task(cold.turn()) for _ in range(2 * PULLS_MAX)]
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert not any(task.done() for task in waiting)
+    await until(lambda: cold._turn is None)  # Without pulls there are no turns.

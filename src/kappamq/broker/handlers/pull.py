@@ -105,19 +105,23 @@ class PullHandlers:
             self._offsets.commit(pull.topic, pull.group, pull.queue_id, pull.committed_offset)
         self._offsets.pulled(pull.topic, pull.group, pull.queue_id, pull.start)
         parked = ParkedPull(connection, request, pull, selector)
-        if self._is_cold(pull):
-            return self._pull_cold(parked, may_park=True)
+        if self._store.is_behind(pull.topic, pull.queue_id, pull.start):
+            return self._pull_behind(parked, may_park=True)
         # No await from here to the park: an append cannot slip in between.
         return self._finish(parked, self._fetch(pull, selector, self._rules.bytes_max), may_park=True)
 
-    async def _pull_cold(self, parked: ParkedPull, *, may_park: bool) -> Answer:
-        """Records that are probably not in memory are got ready by threads, so that nobody else waits for the disk."""
+    async def _pull_behind(self, parked: ParkedPull, *, may_park: bool) -> Answer:
+        """Who is behind waits for its turn, and until threads have got ready what is not in memory."""
         pull = parked.pull
         bytes_max = self._rules.cold_bytes_max
-        await self._cold.load(pull.topic, pull.queue_id, pull.start)
+        await self._cold.turn()
+        if self._is_cold(pull):
+            await self._cold.load(pull.topic, pull.queue_id, pull.start)
         if parked.selector.condition is None and not self._is_cold(pull):
             # No await from here to the park.
-            return self._finish(parked, self._fetch(pull, parked.selector, bytes_max), may_park=may_park)
+            fetched = self._fetch(pull, parked.selector, bytes_max)
+            self._cold.ahead(pull.topic, pull.queue_id, fetched.next_offset)
+            return self._finish(parked, fetched, may_park=may_park)
         # Damaged, very large, or a condition to be evaluated for many: still nothing for the event loop.
         fetched = await asyncio.to_thread(self._fetch, pull, parked.selector, bytes_max)
         if fetched.status is not FetchStatus.FOUND and self._store.max_offset(pull.topic, pull.queue_id) > pull.start:
@@ -129,8 +133,8 @@ class PullHandlers:
         if not parked.connection.is_open:
             return
         pull = parked.pull
-        if self._is_cold(pull):
-            self._tasks.create_task(self._answer_cold(parked), name="cold-pull")
+        if self._store.is_behind(pull.topic, pull.queue_id, pull.start):
+            self._tasks.create_task(self._answer_behind(parked), name="cold-pull")
             return
         try:
             fetched = self._fetch(pull, parked.selector, self._rules.bytes_max)
@@ -141,9 +145,9 @@ class PullHandlers:
         if answer is not None:
             parked.connection.reply(answer)
 
-    async def _answer_cold(self, parked: ParkedPull) -> None:
+    async def _answer_behind(self, parked: ParkedPull) -> None:
         try:
-            answer = await self._pull_cold(parked, may_park=False)
+            answer = await self._pull_behind(parked, may_park=False)
         except KappaError as fault:
             answer_fault(parked.connection, parked.request, fault)
             return
