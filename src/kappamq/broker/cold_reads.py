@@ -31,10 +31,10 @@ STREAMS_MAX: Final = 4096
 """Readers that are remembered; of the others each window has to be waited for."""
 STREAMS_PER_QUEUE_MAX: Final = 8
 TURN_SECONDS: Final = 0.01
-PULLS_MIN: Final = 4
+PULLS_MIN: Final = 10
 PULLS_MAX: Final = 64
 """Pulls of one turn beside others who send."""
-LATE_SECONDS: Final = 0.002
+LATE_SECONDS: Final = 0.004
 """Lateness of a turn from which on there are fewer pulls in the next one."""
 FEWER: Final = 0.7
 SENDING_SECONDS: Final = 0.5
