@@ -12,6 +12,7 @@ from kappamq.broker.appender import Appender
 from kappamq.broker.cold_reads import ColdReads
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.config_store import ConfigFile
+from kappamq.broker.copy_runs import CopyRuns
 from kappamq.broker.delays import Delays
 from kappamq.broker.deliveries import Progress, waiting_since
 from kappamq.broker.fast_lane import FastLane
@@ -147,9 +148,10 @@ class Assembly:
         """Build what delivers delayed, timed and transactional messages; reads files, so off the loop."""
         settings, store, clock = self.settings, self.store, self.clock
         delivered = await asyncio.to_thread(waiting_since, store, self.config)
+        copies = CopyRuns(self.appender, body_bytes_max=store.settings.message_bytes_max)
         self.delays = Delays(
             store,
-            store_records=self.appender.store,
+            store_records=copies.store,
             delays_ms=self.delays_ms,
             clock=clock,
             gate=self.gate,
@@ -159,7 +161,7 @@ class Assembly:
         self.timers = await asyncio.to_thread(
             Timers,
             store,
-            store_records=self.appender.store,
+            store_records=copies.store,
             clock=clock,
             gate=self.gate,
             root=settings.data,
