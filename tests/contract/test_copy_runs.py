@@ -3,15 +3,18 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kappamq.broker.copy_runs import pack_copies
 from kappamq.clock import ManualClock
+from kappamq.kernel import reference
 from kappamq.model.names import TIMER_TOPIC
 from kappamq.model.record import NewRecord
 from kappamq.store.check import check_store
 from kappamq.store.store import Store
+from tests.contract.test_kernel import outcome
 from tests.faults.records import small_settings
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
@@ -101,3 +104,31 @@ def test_what_is_not_plain_is_left_alone() -> None:
     for changes in unusual:
         assert pack_copies([plain(), plain(**changes)], body_bytes_max=4) is None, changes
     assert pack_copies([plain(queue_id=number) for number in range(300)], body_bytes_max=4) is None
+
+
+@given(st.lists(records(), min_size=1, max_size=12), st.integers(0, 3), st.integers(0, 4000))
+def test_both_kernels_name_the_same_records(copies: list[NewRecord], first: int, room: int) -> None:
+    compiled = pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
+    run = pack_copies(copies, body_bytes_max=10_000)
+    if run is None or first > len(copies):
+        return
+    targets = [(topic, queue_id, 7, 31) for topic, queue_id in run.targets]
+    for prepared in (run.prepared, b"", run.prepared + bytes(8)):
+        found = [
+            outcome(
+                kernel.place_sends,
+                run.rows,
+                run.texts,
+                run.sources,
+                targets,
+                first=first,
+                log_offset=4096,
+                room=room,
+                stored_at_ms=5,
+                store_host=run.store_host,
+                append_crc=True,
+                prepared=prepared,
+            )
+            for kernel in (compiled, reference)
+        ]
+        assert found[0] == found[1]
