@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test proofs oracle check format bench fuzz docs spark-cluster clean
 
-$(VENV)/ready: pyproject.toml setup.py src/kappamq/kernel/_compiled.pyx src/kappamq/kernel/_columns.pyx src/kappamq/kernel/crc31.h src/kappamq/net/_sockets.pyx src/kappamq/store/_syncing.pyx
+COMPILED := $(wildcard src/kappamq/*/*.pyx) src/kappamq/kernel/crc31.h
+
+$(VENV)/ready: pyproject.toml setup.py $(COMPILED)
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it or run 'make PYTHON=/path/to/python3.11 …'."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,connect,lake,java]'

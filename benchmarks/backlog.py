@@ -2,6 +2,7 @@
 
 A topic is filled, the broker starts again and the page cache of its files is dropped, so that the backlog is read from
 the disk. Then a producer sends at a fixed rate: alone, and while a consumer reads everything from the first message on.
+With a rate of 0 nobody sends: how fast can a consumer catch up at all?
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MESSAGES: Final = 10_000_000
 QUICK_MESSAGES: Final = 200_000
 TOPIC: Final = "backlog"
 LIVE_TOPIC: Final = "live"
-FILL: Final = Load(connections=8, in_flight=64, header="binary")
+FILL: Final = Load(connections=8, in_flight=4, batch=32)
 FILL_SECONDS: Final = 4.0
 READ: Final = Load(mode="pull", connections=2, in_flight=4, once=True)
 READ_SECONDS_MAX: Final = 1800.0
@@ -45,7 +46,9 @@ def main(arguments: list[str]) -> int:
             stored = _fill(broker.address, wanted, place)
         _forget_pages(place)
         with running(OURS, chosen.flush, place) as broker:
-            alone = _send(broker.address, live, windows=1 if chosen.quick else QUIET_WINDOWS, create=True)
+            alone: list[Json] = []
+            if chosen.rate:
+                alone = _send(broker.address, live, windows=1 if chosen.quick else QUIET_WINDOWS, create=True)
             read, during, usage = _read_and_send(broker.address, live, broker.pid)
     report = {
         "quick": chosen.quick,
@@ -57,8 +60,10 @@ def main(arguments: list[str]) -> int:
         "read": read,
         "resident_mb": usage,
     }
-    print(_table(alone, during))
-    print(f"{read['messages']:,} messages read in {read['seconds']:.1f} s: {read['rate']:,.0f} messages/s")
+    if chosen.rate:
+        print(_table(alone, during))
+    print(f"{read['messages']:,} messages read in {read['seconds']:.1f} s: {read['rate']:,.0f} messages/s, ", end="")
+    print(f"{read['processor_seconds'] / read['messages'] * 1e6:.2f} us of the broker's processor time for each")
     print(save("backlog", report))
     return 0 if read["messages"] >= stored else 1
 
@@ -105,6 +110,7 @@ def _send(address: str, live: Load, *, windows: int, create: bool = False) -> li
 def _read_and_send(address: str, live: Load, pid: int) -> tuple[Json, list[Json], float]:
     """Read the backlog in a thread while the producer goes on; only windows within the reading count."""
     read: Json = {}
+    busy_before = _processor_seconds(pid)
     failure: list[BaseException] = []
 
     def catch_up() -> None:
@@ -120,14 +126,20 @@ def _read_and_send(address: str, live: Load, pid: int) -> tuple[Json, list[Json]
     thread = threading.Thread(target=catch_up, name="catch-up")
     thread.start()
     during: list[Json] = []
-    while thread.is_alive():
+    while live.rate and thread.is_alive():
         [window] = _send(address, live, windows=1)
         if thread.is_alive() or not during:
             during.append(window)
     thread.join()
     if failure:
         raise failure[0]
+    read["processor_seconds"] = _processor_seconds(pid) - busy_before
     return read, during, _resident_mb(pid)
+
+
+def _processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_mb(pid: int) -> float:
@@ -148,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks backlog", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a small backlog: does it run")
     parser.add_argument("--messages", type=int, help=f"how many wait ({MESSAGES:,})")
-    parser.add_argument("--rate", type=float, default=RATE, help="sends per second of the producer")
+    parser.add_argument("--rate", type=float, default=RATE, help="sends per second of the producer; 0: none")
     parser.add_argument("--flush", choices=FLUSHES, default="durable", help="when sends are answered")
     parser.add_argument("--directory", type=Path, default=CACHE / "data", help="where the store goes")
     return parser

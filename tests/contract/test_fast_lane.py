@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kappamq.broker.appender import Appender
+from kappamq.broker.cold_reads import ColdReads
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.fast_lane import FastLane
 from kappamq.broker.fast_pulls import FastPulls
@@ -166,6 +167,7 @@ class Desk:
             members=self.members,
             offsets=self.offsets,
             store=self.store,
+            cold=ColdReads(self.store),
             statistics=self.statistics,
             rules=PullRules(
                 permission=6,

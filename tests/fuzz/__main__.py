@@ -8,7 +8,7 @@ import random
 import sys
 import time
 
-from tests.fuzz import record_input
+from tests.fuzz import record_input, verify_input
 from tests.fuzz.kernel_input import FAULTS, Corpus, difference
 
 SECONDS: float = 600.0
@@ -20,6 +20,7 @@ def main(arguments: list[str]) -> int:
     print(f"fuzzing for {seconds:.0f} s, seed {seed}", flush=True)
     corpus = Corpus(random.Random(seed))
     records = record_input.Records(random.Random(seed))
+    logs = verify_input.Logs(random.Random(seed))
     end = time.monotonic() + seconds
     count = plain = 0
     while time.monotonic() < end:
@@ -32,6 +33,11 @@ def main(arguments: list[str]) -> int:
         found = record_input.difference(reply)
         if found is not None:
             print(f"after {count} inputs: {found}\ninput: {reply.hex()}", file=sys.stderr)
+            return 1
+        log = logs.next()
+        found = verify_input.difference(log)
+        if found is not None:
+            print(f"after {count} inputs: {found}\ninput: {log}", file=sys.stderr)
             return 1
         count += 1
         plain += taken > 0

@@ -300,7 +300,7 @@ def push_pause_and_threads(java: JavaClient, cluster: AnyCluster) -> None:
 
 
 def push_from_timestamp(java: JavaClient, cluster: AnyCluster) -> None:
-    """A lite pull consumer and a push consumer that start by time get the messages from that time on."""
+    """Consumers that start by time get the messages from that time on: one that seeks, and a new group that pushes."""
     with topic_with_admin(java, cluster, queues=1) as (topic, admin), java.producer(cluster.nameserver) as producer:
         [queue] = queues_of(admin, topic)
         [old] = producer.send(Outgoing(topic=topic, body=b"old"))
@@ -312,6 +312,29 @@ def push_from_timestamp(java: JavaClient, cluster: AnyCluster) -> None:
             lite.assign([queue])
             lite.seek(queue, lite.offset_for_timestamp(queue, old_at_ms + 10))
             assert [each.body for each in poll(lite, 1)] == [b"new"]
+
+
+def push_new_group_from_timestamp(java: JavaClient, cluster: AnyCluster) -> None:
+    """A push consumer of a new group with CONSUME_FROM_TIMESTAMP reads a topic that is still whole from its beginning.
+
+    RocketMQ: the broker answers 0 for a group without offsets while a queue has its first message, in memory; so the
+    client has no reason to ask for the time.
+    """
+    with topic_with_admin(java, cluster, queues=1) as (topic, admin), java.producer(cluster.nameserver) as producer:
+        old = producer.send(*numbered(topic, 3))
+        assert old[-1].offset_id is not None
+        # The client knows whole seconds only, in local time.
+        second = admin.view(topic, old[-1].offset_id).stored_at_ms // 1000 + 1
+        eventually(lambda: int(time.time() * 1000), lambda now_ms: now_ms > second * 1000 + 20)
+        producer.send(Outgoing(topic=topic, body=b"new"), Outgoing(topic=topic, body=b"newer"))
+        options: dict[str, object] = {
+            "consumeFromWhere": "CONSUME_FROM_TIMESTAMP",
+            "consumeTimestamp": time.strftime("%Y%m%d%H%M%S", time.localtime(second)),
+        }
+        group = fresh("group")
+        with java.push_consumer(cluster.nameserver, group, [Subscription(topic=topic)], options=options) as consumer:
+            received = await_messages(consumer, 5)
+        assert [each.queue_offset for each in sorted(received, key=lambda each: each.queue_offset)] == list(range(5))
 
 
 def push_allocation_strategies(java: JavaClient, cluster: AnyCluster) -> None:
@@ -524,6 +547,7 @@ BASIC_SCENARIOS: Final[tuple[Scenario, ...]] = (
     push_tag_filter,
     push_pause_and_threads,
     push_from_timestamp,
+    push_new_group_from_timestamp,
     push_allocation_strategies,
     members_share_queues,
     offsets_survive_restart,

@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.appender import Appender
+from kappamq.broker.cold_reads import ColdReads
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.config_store import ConfigFile
+from kappamq.broker.copy_runs import CopyRuns
 from kappamq.broker.delays import Delays
 from kappamq.broker.deliveries import Progress, waiting_since
 from kappamq.broker.fast_lane import FastLane
@@ -142,6 +144,8 @@ class Assembly:
             on_change=lambda group: notify_members(group, self.groups.find(group.name)),
         )
         self.locks = QueueLocks(clock=clock, lease_seconds=settings.lock_lease_seconds)
+        self.locks_file = ConfigFile(self.config / "kappamqLocks.json", self.locks.as_file)
+        self.locks.load(self.locks_file.load())
         self.statistics = Statistics(clock=clock, cluster=settings.cluster, is_system_topic=self.topics.is_system)
 
     def _topics_changed(self) -> None:
@@ -154,9 +158,10 @@ class Assembly:
         """Build what delivers delayed, timed and transactional messages; reads files, so off the loop."""
         settings, store, clock = self.settings, self.store, self.clock
         delivered = await asyncio.to_thread(waiting_since, store, self.config)
+        copies = CopyRuns(self.appender, body_bytes_max=store.settings.message_bytes_max)
         self.delays = Delays(
             store,
-            store_records=self.appender.store,
+            store_records=copies.store,
             delays_ms=self.delays_ms,
             clock=clock,
             gate=self.gate,
@@ -166,7 +171,7 @@ class Assembly:
         self.timers = await asyncio.to_thread(
             Timers,
             store,
-            store_records=self.appender.store,
+            store_records=copies.store,
             clock=clock,
             gate=self.gate,
             root=settings.data,
@@ -206,12 +211,15 @@ class Assembly:
 
     def build_pulls(self, tasks: asyncio.TaskGroup) -> None:
         """Pulls come first: a lost connection must be able to drop the parked ones."""
+        cold = ColdReads(self.store)
+        self.store.on_cold_read = cold.may_read
         self.pulls = PullHandlers(
             topics=self.topics,
             groups=self.groups,
             members=self.members,
             offsets=self.offsets,
             store=self.store,
+            cold=cold,
             statistics=self.statistics,
             rules=_pull_rules(self.settings),
             clock=self.clock,
@@ -249,6 +257,7 @@ class Assembly:
             groups=self.groups,
             members=self.members,
             locks=self.locks,
+            locks_file=self.locks_file,
             sql_filter=self.settings.sql_filter,
         )
         self.runtime.listen(lambda before, after: self._settings_changed(before, after, port))
@@ -425,6 +434,7 @@ class Assembly:
             "retention": retain_forever(self.store, self.indexing.lock, every_seconds=self.settings.retention_seconds),
             "topics-file": self.topics_file.keep_saved(),
             "groups-file": self.groups_file.keep_saved(),
+            "locks-file": self.locks_file.keep_saved(),
             "offsets-file": save_offsets_forever(
                 self.offsets_file,
                 is_dirty=lambda: self.offsets.is_dirty,
@@ -445,7 +455,7 @@ class Assembly:
 
     async def save_tables(self) -> None:
         """Save what changed since the last time; at the end."""
-        for file in (self.topics_file, self.groups_file):
+        for file in (self.topics_file, self.groups_file, self.locks_file):
             await file.save_if_changed()
         await self.offsets_file.save()
 

@@ -33,7 +33,7 @@ from kappamq.store.reading import QueueEntry
 
 log = logging.getLogger(__name__)
 
-BATCH_MAX: Final = 512
+BATCH_MAX: Final = 2048
 """Most messages of one level that are delivered in one go."""
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 RETRY_SECONDS: Final = 0.1

@@ -36,6 +36,8 @@ _BLANK = Struct(">iqi")
 _CHECK = Struct(">qqqqqqq")
 _CHECK_BYTES: Final = 4096
 _SLOTS_PER_READ: Final = 4096
+_BLOCK_BYTES: Final = 1 << 16
+"""Part of the timer log that is read at once: units of a slot lie close together, and a call for each is slow."""
 _MAGICS: Final = frozenset({1, 1 | ROLL, 1 | DELETE, 1 | ROLL | DELETE})
 
 
@@ -145,6 +147,8 @@ class TimerLog:
                 raise StorageError(f"{directory} has a file {name!r} that does not belong there: move it away")
             self._open[int(name)] = files.open(directory / name)
         self._dirty: set[int] = set()
+        self._block: tuple[int, bytes] = (-1, b"")
+        """Where the block begins that was read last, and its bytes; forgotten with every change."""
         self.end = 0
 
     @property
@@ -173,6 +177,7 @@ class TimerLog:
 
     def _cut(self) -> None:
         """Clear what is behind the end: a crash may have left units there that nobody knows of."""
+        self._block = (-1, b"")
         for start in [start for start in self._open if start > self.end]:
             self._open.pop(start).close()
             self._files.unlink(self._directory / f"{start:020}")
@@ -193,7 +198,7 @@ class TimerLog:
         if file is None:
             return 0
         at = position % self._file_bytes
-        data = file.pread(min(UNIT_BYTES, self._file_bytes - at), at)
+        data = self._bytes_at(file, position - at, at)
         if len(data) >= _BLANK.size:
             left, _, magic = _BLANK.unpack_from(data)
             if magic == BLANK_MAGIC and left == self._file_bytes - at:
@@ -204,6 +209,15 @@ class TimerLog:
         if size != UNIT_BYTES or magic not in _MAGICS or not -1 <= previous < position:
             return 0
         return Unit(previous, magic, *rest)
+
+    def _bytes_at(self, file: File, file_start: int, at: int) -> bytes:
+        """The bytes of a unit; fewer at the end of the file."""
+        block_at = at - at % _BLOCK_BYTES
+        start, block = self._block
+        if start != file_start + block_at:
+            block = file.pread(min(_BLOCK_BYTES + UNIT_BYTES, self._file_bytes - block_at), block_at)
+            self._block = (file_start + block_at, block)
+        return block[at - block_at : at - block_at + UNIT_BYTES]
 
     def append(self, units: "list[Unit]") -> None:
         """Write units at `end`; places must have been taken with `positions`."""
@@ -231,6 +245,7 @@ class TimerLog:
     def _end_file(self) -> None:
         left = self._file_bytes - self.end % self._file_bytes
         start = self.end // self._file_bytes * self._file_bytes
+        self._block = (-1, b"")
         self._file_at(start).pwrite(_BLANK.pack(left, 0, BLANK_MAGIC), self.end - start)
         self._dirty.add(start)
         self.end += left
@@ -239,6 +254,7 @@ class TimerLog:
         if not data:
             return
         start = self.end // self._file_bytes * self._file_bytes
+        self._block = (-1, b"")
         self._file_at(start).pwrite(data, self.end - start)
         self._dirty.add(start)
         self.end += len(data)
@@ -266,6 +282,7 @@ class TimerLog:
 
     def truncate(self) -> None:
         """Forget everything, files included."""
+        self._block = (-1, b"")
         for start in list(self._open):
             self._open.pop(start).close()
             self._files.unlink(self._directory / f"{start:020}")

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 ROLL_WINDOW_MS: Final = 2 * 86_400_000
 """What is further ahead than this is stored again in between (RocketMQ: timerRollWindowSlot)."""
-BATCH_MAX: Final = 1024
+BATCH_MAX: Final = 2048
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 RETRY_SECONDS: Final = 0.2
 

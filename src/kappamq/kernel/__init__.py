@@ -6,7 +6,7 @@ there is no compiler and where KAPPAMQ_KERNEL=python asks for it.
 
 import os
 
-from kappamq.kernel import columns_reference, reference
+from kappamq.kernel import columns_reference, reference, verify_reference
 from kappamq.kernel.columns_reference import (
     decode_columns,
     decode_properties,
@@ -30,8 +30,11 @@ from kappamq.kernel.reference import (
     scan_turn,
     split_frames,
 )
+from kappamq.kernel.verify_reference import record_runs, valid_size, verify_entries
 
 KERNEL = "python"
+VERIFIER = "python"
+"""Which of the two verifies records: the compiled one lets other threads run meanwhile."""
 
 if os.environ.get("KAPPAMQ_KERNEL") != "python":
     try:
@@ -72,9 +75,19 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
                 decode_records,
                 encode_sends,
             )
+    try:
+        from kappamq.kernel import _verify
+    except ImportError:
+        pass
+    else:
+        if _verify.INTERFACE == verify_reference.INTERFACE:
+            from kappamq.kernel._verify import record_runs, valid_size, verify_entries
+
+            VERIFIER = "compiled"
 
 __all__ = [
     "KERNEL",
+    "VERIFIER",
     "chain_keys",
     "crc31",
     "decode_columns",
@@ -90,8 +103,11 @@ __all__ = [
     "java_hash_extend",
     "link_heads",
     "place_sends",
+    "record_runs",
     "scan_pulls",
     "scan_sends",
     "scan_turn",
     "split_frames",
+    "valid_size",
+    "verify_entries",
 ]

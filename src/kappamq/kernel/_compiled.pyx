@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 8
+INTERFACE = 9
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -1378,6 +1378,7 @@ def place_sends(
     int64_t stored_at_ms,
     bytes store_host not None,
     bint append_crc,
+    bytes prepared not None=b"",
 ):
     cdef Py_ssize_t rows_bytes, texts_bytes
     cdef const uint8_t *row_data = _data_of(rows, &rows_bytes)
@@ -1385,6 +1386,8 @@ def place_sends(
     cdef Py_ssize_t count = rows_bytes // ROW_BYTES
     cdef Py_ssize_t sources_count = len(sources)
     cdef Py_ssize_t targets_count = len(targets)
+    cdef const uint8_t *prepared_data = <const uint8_t *>PyBytes_AS_STRING(prepared)
+    cdef Py_ssize_t prepared_bytes = PyBytes_GET_SIZE(prepared)
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t size, needed, index, last
     cdef bint is_within_batch = False
@@ -1400,6 +1403,8 @@ def place_sends(
     cdef uint8_t *place_out
     if rows_bytes % ROW_BYTES or first < 0 or first > count or targets_count > TARGETS_MAX_C:
         raise ValueError("rows are cut short, or there are too many targets")
+    if prepared_bytes and prepared_bytes != count * 8:
+        raise ValueError("there must be a prepared offset for each row")
     memset(&keys, 0, sizeof(Arena))
     origins = <Source *>malloc((sources_count + 1) * sizeof(Source))
     try:
@@ -1477,6 +1482,8 @@ def place_sends(
             size = _record_bytes(&record)
             record.log_offset = log_offset
             record.queue_offset = destination.queue_offset
+            if prepared_bytes:
+                memcpy(&record.prepared_offset, prepared_data + index * 8, 8)
             _write_record(&record, out, size)
             out += size
             place.log_offset = log_offset

@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 8
+INTERFACE = 9
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -56,6 +56,7 @@ _AFTER_BORN_HOST = Struct(">q")
 _AFTER_STORE_HOST = Struct(">iqi")
 _SHORT = Struct(">h")
 _FRAME = Struct(">iI")
+_NATIVE_I64 = Struct("=q")
 
 _POWERS_MAX = 256
 _POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_POWERS_MAX, -1, -1)]
@@ -707,14 +708,17 @@ def place_sends(
     stored_at_ms: int,
     store_host: bytes,
     append_crc: bool,
+    prepared: bytes = b"",
 ) -> tuple[bytes, bytes, list[bytes], list[tuple[int, int]], bytes]:
     """Records of the rows from number `first` on, as many as fit `room` bytes at `log_offset`.
 
     `sources` are the buffer that was scanned and the host it came from; `targets` are topic, queue number, queue offset
     of the next record, and Java's hash of the topic and `#`. Returns the bytes for the log, the place of each record,
     the entries of each target's queue, how many bytes its records take and how many sends they are of, and all keys for
-    the index.
+    the index. `prepared` has the log offset of the record that each stands for, as native i64; empty: there is none.
     """
+    if prepared and len(prepared) != len(rows) // SEND_ROW.size * 8:
+        raise ValueError("there must be a prepared offset for each row")
     data = bytearray()
     places: list[bytes] = []
     units: list[list[bytes]] = [[] for _ in targets]
@@ -749,7 +753,7 @@ def place_sends(
             stored_at_ms=stored_at_ms,
             store_host=store_host,
             retry_count=retry_count,
-            prepared_offset=0,
+            prepared_offset=_NATIVE_I64.unpack_from(prepared, (first + number) * 8)[0] if prepared else 0,
             append_crc=append_crc,
         )
         needed = len(record)

@@ -15,7 +15,8 @@ from typing import Final
 
 from kappamq.clock import SystemClock
 from kappamq.errors import InvalidName, StorageError
-from kappamq.kernel import java_hash
+from kappamq.kernel import java_hash, valid_size
+from kappamq.kernel.verify_reference import NO_CRC
 from kappamq.model.names import check_topic
 from kappamq.model.properties import Name, property_of
 from kappamq.store.checkpoint import OwnCheckpoint, load_flushed, load_own, load_times
@@ -25,13 +26,11 @@ from kappamq.store.dispatch import Arrival, derive
 from kappamq.store.files import FileSystem, RealFileSystem
 from kappamq.store.key_index import HEADER_BYTES, SLOT_BYTES, IndexFile, KeyIndex, key_hash
 from kappamq.store.log_scan import (
-    NO_CRC,
     find_valid_record,
     is_blank_mark,
     read_facts,
     stored_at,
     valid_records,
-    valid_size,
     why_invalid,
 )
 from kappamq.store.queue_table import QueueTable

@@ -275,6 +275,22 @@ class ConsumeQueue:
             return b""
         return view[at : min(at + count * UNIT_BYTES, file_bytes)]
 
+    def preload(self, start: int, count: int) -> None:
+        """Let the system read entries into memory, so that the map has them at once. [any thread]"""
+        at = start * UNIT_BYTES
+        file_start = at - at % self._pool.file_bytes
+        file = self._files.get(file_start)
+        if file is None or start >= self._held[0]:
+            return
+        try:
+            opened = self._pool.files.open(file.path, writable=False)
+            try:
+                opened.pread(count * UNIT_BYTES, at - file_start)
+            finally:
+                opened.close()
+        except OSError:
+            pass  # Deleted meanwhile, or the disk has a fault: the read that follows tells.
+
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
         """Log offset, size and tags code of one entry; `None` where no file is. [any thread]"""
         data = self.units(queue_offset, 1)

@@ -59,6 +59,9 @@ class File(Protocol):
     def is_cached(self, at: int, size: int) -> bool:
         """Whether up to `PROBE_BYTES_MAX` can be read without the disk; no where nobody can tell."""
 
+    def preload(self, at: int, size: int) -> None:
+        """Have a range read into memory by the system, and return when it is there."""
+
     def next_data(self, at: int) -> int | None:
         """A position from `at` on before which only zeros lie; `None` when only zeros follow."""
 
@@ -152,10 +155,11 @@ def read_whole(files: FileSystem, path: Path) -> bytes | None:
 class RealFile:
     """A file of the operating system."""
 
-    __slots__ = ("_descriptor", "_on_close")
+    __slots__ = ("_descriptor", "_is_random", "_on_close")
 
     def __init__(self, descriptor: int, on_close: Callable[[], None] | None = None) -> None:
         self._descriptor = descriptor
+        self._is_random = False
         self._on_close = on_close
 
     @property
@@ -194,6 +198,19 @@ class RealFile:
             return os.preadv(self._descriptor, [memoryview(_PROBE)[:size]], at, os.RWF_NOWAIT) == size
         except (OSError, AttributeError):  # Not in memory; or this file system or this system cannot tell.
             return False
+
+    def preload(self, at: int, size: int) -> None:
+        # Piece by piece and without the system's own read-ahead, which may be megabytes: a sync would wait behind it.
+        # What is read goes where nobody looks; the system keeps it.
+        if not self._is_random and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            self._is_random = True
+        end = at + size
+        while at < end:
+            read = os.preadv(self._descriptor, [memoryview(_PROBE)[: min(end - at, PROBE_BYTES_MAX)]], at)
+            if not read:
+                return
+            at += read
 
     def next_data(self, at: int) -> int | None:
         try:

@@ -406,7 +406,7 @@ class KeyIndex:
 
     def _make_file(self) -> IndexFile:
         path = self._directory / self._new_name()
-        spare, self._spare = self._spare, None
+        spare = self._spare
         if spare is None:
             return IndexFile.create(self._files_port, path, slots=self._slots, entries=self._entries)
         try:
@@ -415,6 +415,8 @@ class KeyIndex:
         except OSError:
             spare.close()
             raise
+        finally:
+            self._spare = None  # Not before the name is free: the next one would be made, and this one lost, there.
         spare.path, spare.name = path, path.name
         return spare
 

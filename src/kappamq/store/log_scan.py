@@ -1,23 +1,22 @@
 """Reading records out of log bytes, fast: is there a valid one, where is the next one, what does dispatch need of it.
 
-The same checks as `model.record.verify_record`, without building a message: recovery walks millions of records.
+The same checks as `model.record.verify_record`, without building a message: recovery walks millions of records. What
+makes a record valid is said in `kernel.verify_reference`.
 """
 
 from collections.abc import Iterator
 from mmap import mmap
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
-from zlib import crc32
+from typing import Final, NamedTuple
 
 from kappamq.errors import CorruptRecord
-from kappamq.kernel.reference import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, MAGIC_V1, MAGIC_V2
+from kappamq.kernel import valid_size
+from kappamq.kernel.reference import MAGIC_V1, MAGIC_V2
+from kappamq.kernel.verify_reference import NO_CRC, LogBytes
 from kappamq.model.message import Flags
-from kappamq.model.record import BLANK_BYTES, BLANK_MAGIC, RECORD_BYTES_MIN, verify_record
-
-LogBytes: TypeAlias = "mmap | bytes"
+from kappamq.model.record import BLANK_BYTES, BLANK_MAGIC, verify_record
 
 _MARK = Struct(">ii")
-_CHECKED = Struct(">iii16xqi")
 _PLACE = Struct(">ii20xq")
 _FACTS = Struct(">12xi4xq8xi")
 _I64 = Struct(">q")
@@ -26,9 +25,6 @@ _I16 = Struct(">h")
 _BORN_V6 = int(Flags.BORN_HOST_V6)
 _STORE_V6 = int(Flags.STORE_HOST_V6)
 _MAGIC_BYTES: Final = (_I32.pack(MAGIC_V1), _I32.pack(MAGIC_V2))
-NO_CRC: Final = 1 << 63
-"""A log offset that no record reaches."""
-_CRC_NAME_BYTES = len(CRC_PROPERTY_NAME)
 
 
 class RecordFacts(NamedTuple):
@@ -40,47 +36,6 @@ class RecordFacts(NamedTuple):
     flags: int
     stored_at_ms: int
     properties_text: str
-
-
-def valid_size(log: LogBytes, at: int, limit: int, log_offset: int, *, crc_from: int = NO_CRC) -> int:
-    """Size of the valid record at `at` that says it lies at `log_offset`; 0 when there is none before `limit`.
-
-    From log offset `crc_from` on a record must have the appended checksum: without it, one whose properties were lost
-    in a power cut would pass for a record of RocketMQ, which has a checksum of the body only.
-    """
-    if limit - at < RECORD_BYTES_MIN:
-        return 0
-    total, magic, body_crc, own_offset, flags = _CHECKED.unpack_from(log, at)
-    if own_offset != log_offset or magic not in (MAGIC_V1, MAGIC_V2) or total < RECORD_BYTES_MIN or at + total > limit:
-        return 0
-    end = at + total
-    position = at + 84 + (12 if flags & _BORN_V6 else 0) + (12 if flags & _STORE_V6 else 0)
-    if position + 4 > end:
-        return 0
-    (body_bytes,) = _I32.unpack_from(log, position)
-    body_start = position + 4
-    position = body_start + body_bytes
-    if body_bytes < 0 or position + 4 > end:
-        return 0
-    if magic == MAGIC_V1:
-        position += 1 + log[position]
-    else:
-        position += 2 + _I16.unpack_from(log, position)[0]
-    if not body_start <= position <= end - 2:
-        return 0
-    (properties_bytes,) = _I16.unpack_from(log, position)
-    if properties_bytes < 0 or position + 2 + properties_bytes != end:
-        return 0
-    if properties_bytes >= CRC_PROPERTY_BYTES:
-        tail = log[end - CRC_PROPERTY_BYTES : end]
-        if tail[:_CRC_NAME_BYTES] == CRC_PROPERTY_NAME and tail[-1] == 2:
-            digits = tail[-2 : _CRC_NAME_BYTES - 1 : -1]
-            found = crc32(log[at : end - CRC_PROPERTY_BYTES]) & 0x7FFFFFFF
-            return total if digits == b"%010d" % found else 0
-    if log_offset >= crc_from:
-        return 0
-    found = crc32(log[body_start : body_start + body_bytes]) & 0x7FFFFFFF
-    return total if found == body_crc else 0
 
 
 def is_in_place(log: LogBytes, at: int, *, log_offset: int, size: int) -> bool:
@@ -136,18 +91,6 @@ def stored_at(log: LogBytes, at: int) -> int:
     (flags,) = _I32.unpack_from(log, at + 36)
     (stored_at_ms,) = _I64.unpack_from(log, at + (68 if flags & _BORN_V6 else 56))
     return int(stored_at_ms)
-
-
-def belongs_to(log: LogBytes, at: int, *, topic: bytes, queue_id: int, queue_offset: int) -> bool:
-    """Whether the record at `at`, whose sizes are known to be right, is the one of this place in a queue."""
-    found_id, found_offset, flags = _FACTS.unpack_from(log, at)
-    if found_id != queue_id or found_offset != queue_offset:
-        return False
-    position = at + 84 + (12 if flags & _BORN_V6 else 0) + (12 if flags & _STORE_V6 else 0)
-    position += 4 + _I32.unpack_from(log, position)[0]
-    if _I32.unpack_from(log, at + 4)[0] == MAGIC_V1:
-        return log[position] == len(topic) and log[position + 1 : position + 1 + len(topic)] == topic
-    return _I16.unpack_from(log, position)[0] == len(topic) and log[position + 2 : position + 2 + len(topic)] == topic
 
 
 def read_facts(log: LogBytes, at: int) -> RecordFacts:

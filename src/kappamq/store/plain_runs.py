@@ -36,6 +36,8 @@ class PlainRun:
     count: int = 0
     """Of sends: a batch counts as one."""
     places: bytes = b""
+    prepared: bytes = b""
+    """Log offsets of the records that these stand for, as native i64; empty for sends."""
 
     @property
     def records(self) -> int:
@@ -159,6 +161,7 @@ def place_run(
             stored_at_ms=now_ms,
             store_host=run.store_host,
             append_crc=settings.append_crc,
+            prepared=run.prepared,
         )
         done += len(more_places) // PLACE_ROW.size
         places += more_places

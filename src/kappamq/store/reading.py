@@ -1,6 +1,7 @@
 """Reading queues: pull a range, find a time, look at entries. Runs in any thread beside the owner.
 
-Records that this process wrote or verified at start are handed out as they are; older ones are verified first.
+Records that this process wrote or verified at start are handed out as they are; older ones are verified first, many at
+once by `warm`, which somebody calls in a thread ahead of who reads, or one by one by `fetch`.
 """
 
 import builtins
@@ -10,12 +11,14 @@ from mmap import mmap
 from typing import Final, Literal, NamedTuple
 
 from kappamq.errors import CorruptRecord
-from kappamq.kernel import gather_records
+from kappamq.kernel import gather_records, record_runs, valid_size, verify_entries
+from kappamq.kernel.verify_reference import belongs_to
 from kappamq.model.properties import decode_properties
 from kappamq.model.selector import Selector
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
-from kappamq.store.log_scan import belongs_to, is_in_place, read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.log_scan import is_in_place, read_facts, stored_at, why_invalid
+from kappamq.store.verified import VerifiedRanges
 
 SCAN_ENTRIES_MAX: Final = 800
 """Entries that one fetch looks at when a filter matches few of them."""
@@ -67,8 +70,12 @@ class Fetched:
         return self.records[0] if len(self.records) == 1 else b"".join(self.records)
 
 
-PRELOAD_GAP_BYTES: Final = 64 * 1024
-PRELOAD_BYTES_MAX: Final = 8 * 1024 * 1024
+WARM_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Part of the log that is brought into memory in one go: a disk that is busy with more keeps a sync waiting."""
+WARM_GAP_BYTES: Final = 64 * 1024
+"""Records of other queues between two of ours are cheaper to read than to leave out, up to this size."""
+WARM_ENTRIES_MIN: Final = 32
+"""Entries that are looked at together, however far apart their records lie."""
 
 
 class HotEntries(NamedTuple):
@@ -99,21 +106,28 @@ def fetch(
     limit: FetchLimit,
     selector: Selector | None,
     trusted_from: int,
+    verified: VerifiedRanges | None = None,
 ) -> Fetched:
-    """Records from queue offset `start`. `trusted_from` is the log offset from which nothing needs verifying."""
+    """Records from queue offset `start`. `trusted_from` is the log offset from which nothing needs verifying.
+
+    `verified` are entries that were held against their records already.
+    """
     end = queue.end
     min_offset = queue.min_offset
     if not min_offset <= start < end:
         return _outside(start, min_offset, end)
     everything = selector is None or selector.is_everything
-    wanted = limit.count if everything else limit.scan_max
-    data = queue.units(start, min(wanted, end - start))
+    wanted = min(limit.count if everything else limit.scan_max, end - start)
+    if start < queue.warm_from:
+        # Entries that another process wrote are held against the records they name, once.
+        verified_end = verified.end_of(start) if verified is not None else start
+        trusted_from = 0 if verified_end > start else UNTRUSTED
+        if verified_end > start:
+            wanted = min(wanted, verified_end - start)
+    data = queue.units(start, wanted)
     if not data:
         # RocketMQ: a missing file is passed over to the next one.
         return Fetched(FetchStatus.OFFSET_FOUND_NULL, [], _next_file(queue, start, end), min_offset, end)
-    if start < queue.warm_from:
-        # Entries that another process wrote are held against the records they name.
-        trusted_from = UNTRUSTED
     if everything and trusted_from != UNTRUSTED:
         fetched = _fetch_run(log, data, start, limit.bytes_max, trusted_from)
         if fetched is not None:
@@ -124,30 +138,55 @@ def fetch(
     return _fetch_each(log, queue, data, fetched, limit=limit, selector=selector, trusted_from=trusted_from)
 
 
-def preload(log: CommitLog, queue: ConsumeQueue, start: int, *, count: int, bytes_max: int) -> None:
-    """Bring the records that a fetch is about to read into memory, without keeping other threads waiting.
+def warm(log: CommitLog, queue: ConsumeQueue, start: int, *, count: int) -> int:
+    """Bring the records of up to `count` entries into memory and verify those that another process wrote.
 
-    A fetch reads through maps: a page that must come from the disk there would stop the whole interpreter, and with it
-    everybody who sends. Reading from the file does not.
+    Returns the queue offset up to which they may be handed out as they are; `start` when not even the first may. Reads
+    from files, as a page that must come from the disk through a map would stop the whole interpreter, and with it
+    everybody who sends.
     """
     end = queue.end
     if not queue.min_offset <= start < end:
-        return
-    entries = UNIT.iter_unpack(queue.units(start, min(count, end - start)))
-    units = [entry for entry in entries if entry[1] <= PRELOAD_BYTES_MAX]  # Else blank, or damaged.
-    left = bytes_max
-    while units and left > 0:
-        first, size, _ = units.pop(0)
-        segment = log.segment_at(first)
-        if segment is None:
-            continue
-        run_end = first + size
-        # Records of other queues between two of ours are cheaper to read than to leave out.
-        while units and units[0][0] - run_end < PRELOAD_GAP_BYTES and units[0][0] + units[0][1] <= segment.end:
-            run_end = max(run_end, units[0][0] + units[0][1])
-            left -= units.pop(0)[1]
+        return start
+    count = min(count, end - start)
+    queue.preload(start, count)
+    units = _near(queue.units(start, count))
+    segment = log.segment_at(UNIT.unpack_from(units)[0]) if units else None
+    if segment is None:
+        return start
+    log_end = min(log.written, segment.end)
+    runs = record_runs(units, start=segment.start, end=log_end, gap_bytes=WARM_GAP_BYTES, run_bytes_max=WARM_BYTES_MAX)
+    for log_offset, size in runs:
+        segment.preload(log_offset, size)
+    if start >= queue.warm_from:
+        return start + len(units) // UNIT.size
+    return start + verify_entries(
+        units,
+        segment.map,
+        start=segment.start,
+        end=log_end,
+        topic=queue.topic.encode(),
+        queue_id=queue.queue_id,
+        queue_offset=start,
+    )
+
+
+def _near(units: bytes) -> bytes:
+    """The first of these entries, as many as can be brought into memory in one go."""
+    if not units:
+        return b""
+    first = UNIT.unpack_from(units)[0]
+    while len(units) > WARM_ENTRIES_MIN * UNIT.size:
+        last, size, _code = UNIT.unpack_from(units, len(units) - UNIT.size)
+        if 0 <= last + size - first <= WARM_BYTES_MAX:
+            return units
+        units = units[: max(WARM_ENTRIES_MIN, len(units) // UNIT.size // 2) * UNIT.size]
+    left = WARM_BYTES_MAX
+    for index, (_log_offset, size, _code) in enumerate(UNIT.iter_unpack(units)):
         left -= size
-        segment.preload(first, min(run_end - first, PRELOAD_BYTES_MAX))
+        if left < 0:
+            return units[: max(1, index) * UNIT.size]
+    return units
 
 
 def _outside(start: int, min_offset: int, end: int) -> Fetched:

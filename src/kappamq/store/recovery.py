@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from kappamq.errors import CorruptRecord, InvalidName, StorageError
+from kappamq.kernel import valid_size
+from kappamq.kernel.verify_reference import NO_CRC
 from kappamq.store.checkpoint import OwnCheckpoint, TimeCheckpoint, load_flushed, load_own, load_times
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, ConsumeQueue
@@ -20,14 +22,12 @@ from kappamq.store.dispatch import Arrival, derive
 from kappamq.store.files import FULL_DISK_ERRORS, FileSystem
 from kappamq.store.key_index import IndexFile, KeyIndex
 from kappamq.store.log_scan import (
-    NO_CRC,
     find_valid_record,
     is_blank_mark,
     is_in_place,
     read_facts,
     stored_at,
     valid_records,
-    valid_size,
     why_invalid,
 )
 from kappamq.store.queue_table import QueueTable

@@ -83,7 +83,7 @@ class Segment:
     def preload(self, log_offset: int, size: int) -> None:
         """Let the system read a range into memory, so that the map has it at once. [any thread]"""
         try:
-            self._file.pread(size, log_offset - self.start)
+            self._file.preload(log_offset - self.start, size)
         except OSError:
             pass  # Closed by retention meanwhile, or the disk has a fault: the read that follows tells.
 

@@ -10,7 +10,7 @@ under them. `flush` and `checkpoint` sync files through the kernel, which needs 
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -22,6 +22,8 @@ from kappamq.errors import (
     OffsetOutOfRange,
     StorageError,
 )
+from kappamq.kernel import valid_size
+from kappamq.kernel.verify_reference import NO_CRC
 from kappamq.model.message import KEY_SEPARATOR
 from kappamq.model.properties import Name, property_of
 from kappamq.model.record import BLANK_BYTES, RECORD_BYTES_MIN, NewRecord, decode_mark
@@ -43,6 +45,7 @@ from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.files import (
     FULL_DISK_ERRORS,
     PASSING_ERRORS,
+    PROBE_BYTES_MAX,
     File,
     FileSystem,
     RealFileSystem,
@@ -50,7 +53,7 @@ from kappamq.store.files import (
     storage_error,
 )
 from kappamq.store.key_index import KeyIndex
-from kappamq.store.log_scan import NO_CRC, RecordFacts, read_facts, stored_at, valid_size, why_invalid
+from kappamq.store.log_scan import RecordFacts, read_facts, stored_at, why_invalid
 from kappamq.store.placing import Appended, Placement
 from kappamq.store.plain_runs import PlainRun, RunBatch, named, place_run
 from kappamq.store.queue_table import QueueTable
@@ -58,7 +61,8 @@ from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, HotEntries, 
 from kappamq.store.recovery import ABORT_NAME, Recovery, RecoveryReport, arrivals_between
 from kappamq.store.retention import DiskState, RetentionReport, SegmentAge, deletable
 from kappamq.store.segment import Segment
-from kappamq.store.settings import StoreSettings
+from kappamq.store.settings import UNIT_BYTES, StoreSettings
+from kappamq.store.verified import VerifiedRanges
 
 __all__ = [
     "Appended",
@@ -137,6 +141,9 @@ class Store:
         self._index_retry_at = 0.0
         self._trusted_from = 0
         self._session_start = 0
+        self._verified: dict[tuple[str, int], VerifiedRanges] = {}
+        self.on_cold_read: Callable[[str, int, int], bool] | None = None
+        """Asked by `hot_entries` whether somebody may read a queue up to an offset that is far behind just now."""
         self._written_ms = 0
         self._published_ms = 0
         self._published_records = 0
@@ -619,46 +626,88 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return Fetched(FetchStatus.NO_MATCHED_LOGIC_QUEUE, [], 0, 0, 0)
-        return reading.fetch(self._log, queue, start, limit=limit, selector=selector, trusted_from=self._trusted_from)
+        return reading.fetch(
+            self._log,
+            queue,
+            start,
+            limit=limit,
+            selector=selector,
+            trusted_from=self._trusted_from,
+            verified=self._verified.get((topic, queue_id)),
+        )
 
-    def preload(self, topic: str, queue_id: int, start: int, *, limit: FetchLimit) -> None:
-        """Bring what a fetch will read from the disk into memory, while other threads go on. [any thread]"""
+    def warm(self, topic: str, queue_id: int, start: int, *, count: int) -> int:
+        """Bring messages into memory and verify them, while other threads go on. [any thread]
+
+        Returns the queue offset up to which they can be handed out; tell `mark_verified`.
+        """
         queue = self._queues.get((topic, queue_id))
-        if queue is not None:
-            reading.preload(self._log, queue, start, count=limit.count, bytes_max=limit.bytes_max)
+        return reading.warm(self._log, queue, start, count=count) if queue is not None else start
+
+    def mark_verified(self, topic: str, queue_id: int, start: int, end: int) -> None:
+        """Remember what `warm` found, so that nobody else has to verify it again."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None and start < min(end, queue.warm_from):
+            self._verified.setdefault((topic, queue_id), VerifiedRanges()).add(start, min(end, queue.warm_from))
 
     def hot_entries(self, topic: str, queue_id: int, start: int, count: int) -> HotEntries | None:
         """What a fetch of everything would hand out at once, without touching the disk; `None`: look closer."""
+        return self._hot_entries(topic, queue_id, start, count, on_cold_read=self.on_cold_read)
+
+    def _hot_entries(
+        self,
+        topic: str,
+        queue_id: int,
+        start: int,
+        count: int,
+        *,
+        on_cold_read: Callable[[str, int, int], bool] | None = None,
+    ) -> HotEntries | None:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return None
-        end = queue.end
+        end = stop = queue.end
         min_offset = queue.min_offset
-        if not (min_offset <= start < end and start >= queue.warm_from):
+        if not min_offset <= start < end:
             return None
-        units = queue.units(start, min(count, end - start))
+        lowest = self._trusted_from
+        if start < queue.warm_from:
+            verified = self._verified.get((topic, queue_id))
+            stop = verified.end_of(start) if verified is not None else start
+            if stop <= start:
+                return None
+            lowest = 0
+        units = queue.units(start, min(count, stop - start))
         if not units:
             return None
         log = self._log
         log_offset = int.from_bytes(units[:8], "big")
         segment = log.segment_at(log_offset)
-        if segment is None or log_offset < self._session_start:
+        if segment is None or log_offset < lowest:
             return None
-        if log_offset < log.written - self.settings.hot_bytes:
-            last, size, _code = UNIT.unpack_from(units, len(units) - UNIT.size)
-            if last < log_offset or not segment.is_cached(log_offset, last + size - log_offset):
+        if log_offset < max(self._session_start, log.written - self.settings.hot_bytes):
+            units = _cached(segment, units, log_offset)
+            if not units:
                 return None
-        return HotEntries(units, segment.map, segment.start, self._trusted_from, min_offset, end)
+            if on_cold_read is not None and not on_cold_read(topic, queue_id, start + len(units) // UNIT_BYTES):
+                return None
+        return HotEntries(units, segment.map, segment.start, lowest, min_offset, end)
 
-    def is_cold(self, topic: str, queue_id: int, start: int) -> bool:
-        """Whether a fetch would probably touch the disk, and should run in a thread."""
+    def is_behind(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether messages from `start` on are probably not in memory, or were not verified at the start."""
         queue = self._queues.get((topic, queue_id))
         if queue is None or start >= queue.end or start < queue.min_offset:
             return False
-        if start >= queue.warm_from and self._log.written - self._session_start <= self.settings.hot_bytes:
+        if start < queue.warm_from:
+            return True
+        if self._log.written - self._session_start <= self.settings.hot_bytes:
             return False
         unit = queue.unit(start)
         return unit is not None and unit[0] < max(self._session_start, self._log.written - self.settings.hot_bytes)
+
+    def is_cold(self, topic: str, queue_id: int, start: int, count: int = 1) -> bool:
+        """Whether a fetch would probably touch the disk or verify records, and should run in a thread."""
+        return self.is_behind(topic, queue_id, start) and self._hot_entries(topic, queue_id, start, count) is None
 
     def read(self, log_offset: int, size: int | None = None) -> bytes:
         """The visible record that begins at `log_offset`, verified. [any thread]
@@ -760,6 +809,8 @@ class Store:
         for batch in self._pending:
             batch.forget(topic)
         self._queues.remove_topic(topic)
+        for key in [key for key in self._verified if key[0] == topic]:
+            del self._verified[key]
         self.checkpoint()
 
     def plan_retention(self) -> RetentionReport:
@@ -812,6 +863,18 @@ class Store:
         is_full = self._is_disk_full or bool(self._dispatch_block)
         reason = str(self._refusal()) if is_full and not self._failure else ""
         return DiskState(ratio, space.usable, is_full, reason)
+
+
+def _cached(segment: Segment, units: bytes, log_offset: int) -> bytes:
+    """The first of these entries whose records are in memory, as far as can be told at once; none when unsure."""
+    while True:
+        last, size, _code = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
+        span = last + size - log_offset
+        if span <= PROBE_BYTES_MAX or len(units) == UNIT_BYTES:
+            break
+        # Others lie in between: fewer messages at a time are better than a thread for each pull.
+        units = units[: len(units) // UNIT_BYTES // 2 * UNIT_BYTES]
+    return units if span > 0 and segment.is_cached(log_offset, span) else b""
 
 
 def _has_key(facts: RecordFacts, key: str) -> bool:

@@ -44,3 +44,40 @@ def test_only_the_owner_can_unlock_and_groups_do_not_meet() -> None:
     clock.advance(ms=60_001)
     assert not locks.is_held("g")
     assert not locks.is_held("nobody")
+
+
+def test_owners_outlive_a_restart_for_a_whole_lease() -> None:
+    locks, clock = make()
+    locks.lock("g", "one", [FIRST, SECOND])
+    locks.lock("other", "two", [FIRST])
+    clock.advance(ms=50_000)
+    saved = locks.as_file()
+    again = QueueLocks(clock=clock, lease_seconds=60)
+    again.load(saved)
+    assert again.lock("g", "two", [FIRST, SECOND]) == []
+    assert again.lock("g", "one", [FIRST]) == [FIRST]
+    assert again.lock("other", "two", [FIRST]) == [FIRST]
+    clock.advance(ms=60_001)
+    assert again.lock("g", "two", [SECOND]) == [SECOND]
+    assert again.as_file() == {"owners": {"g": {"two": [["t", "b", 1]]}}}
+    again.load(None)
+
+
+def test_only_new_owners_need_saving() -> None:
+    locks, clock = make()
+    assert locks.is_saved
+    locks.lock("g", "one", [FIRST])
+    assert not locks.is_saved
+    version = locks.version
+    locks.lock("g", "one", [SECOND])
+    locks.mark_saved(version)
+    assert not locks.is_saved
+    locks.mark_saved(locks.version)
+    locks.mark_saved(version)
+    clock.advance(ms=30_000)
+    locks.lock("g", "one", [FIRST, SECOND])
+    locks.lock("g", "two", [FIRST])
+    assert locks.is_saved
+    clock.advance(ms=60_001)
+    locks.lock("g", "two", [FIRST])
+    assert not locks.is_saved

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from kappamq.broker.cold_reads import ColdReads
 from kappamq.broker.handlers.pull import PullHandlers, PullRules
 from kappamq.model.config import GroupConfig
 from kappamq.model.record import decode_records
@@ -38,6 +39,7 @@ def pulls_of(desk: Desk, rules: PullRules = RULES) -> PullHandlers:
         members=desk.members,
         offsets=desk.offsets,
         store=desk.store,
+        cold=ColdReads(desk.store),
         statistics=desk.statistics,
         rules=rules,
         clock=desk.clock,

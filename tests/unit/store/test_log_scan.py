@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
+from kappamq.kernel import valid_size
+from kappamq.kernel.verify_reference import belongs_to
 from kappamq.model.record import NewRecord, decode_record, encode_blank
 from kappamq.store.log_scan import (
-    belongs_to,
     find_valid_record,
     is_blank_mark,
     is_in_place,
     read_facts,
     stored_at,
     valid_records,
-    valid_size,
     why_invalid,
 )
 from tests.faults.records import new_record

@@ -1,8 +1,15 @@
-"""Reading around what is missing."""
+"""Reading around what is missing, and ahead of who reads."""
 
+from pathlib import Path
+
+import pytest
+
+from kappamq.clock import ManualClock
+from kappamq.errors import CorruptRecord
 from kappamq.model.record import decode_records
 from kappamq.store.consume_queue import BLANK_UNIT
-from kappamq.store.store import FetchLimit, FetchStatus
+from kappamq.store.settings import StoreSettings
+from kappamq.store.store import FetchLimit, FetchStatus, Store
 from tests.faults.records import ROOT, commit, new_record, open_store, small_settings
 from tests.faults.simulated_files import SimulatedFileSystem
 
@@ -45,23 +52,60 @@ def test_one_fetch_stays_in_one_queue_file() -> None:
     ]
 
 
-def test_preloading_reads_what_a_fetch_will_read_and_nothing_absurd() -> None:
+def test_warming_reads_what_a_fetch_will_read_and_nothing_absurd() -> None:
     files = SimulatedFileSystem()
     store = open_store(files)
     store.append([new_record(b"%02d" % number + b"x" * 700) for number in range(15)])
     commit(store)
     entries = store.entries("orders", 0, 0, 15)
-    files.reads.clear()
-    store.preload("orders", 0, 0, limit=FetchLimit())
-    assert len({path for path, _, _ in files.reads}) == len(files.reads) == 2  # One run in each segment.
-    assert sum(size for _, _, size in files.reads) == sum(entry.size for entry in entries)
-    files.reads.clear()
-    store.preload("orders", 0, 3, limit=FetchLimit(count=2))
-    assert [(at, size) for _, at, size in files.reads] == [(entries[3].log_offset, 2 * entries[3].size)]
-    files.reads.clear()
+    segment_end = store.settings.segment_bytes
+    in_first = [entry for entry in entries if entry.log_offset < segment_end]
+
+    def read_from_log() -> list[tuple[int, int]]:
+        found = [(at, size) for path, at, size in files.reads if path.parent.name == "commitlog"]
+        files.reads.clear()
+        return found
+
+    read_from_log()
+    assert store.warm("orders", 0, 0, count=32) == 15
+    assert read_from_log() == [(0, sum(entry.size for entry in in_first))]  # One run; the next segment is for later.
+    assert store.warm("orders", 0, 3, count=2) == 5
+    assert read_from_log() == [(entries[3].log_offset, 2 * entries[3].size)]
     files.overwrite(ROOT / "consumequeue" / "orders" / "0" / f"{0:020d}", 0, BLANK_UNIT * 3)
-    store.preload("orders", 0, 0, limit=FetchLimit(count=3))
+    store.warm("orders", 0, 0, count=3)
     for start in (-1, 15, 99):
-        store.preload("orders", 0, start, limit=FetchLimit())
-    store.preload("nowhere", 0, 0, limit=FetchLimit())
-    assert not files.reads
+        assert store.warm("orders", 0, start, count=32) == start
+    assert store.warm("nowhere", 0, 7, count=32) == 7
+    assert not read_from_log()
+
+
+def test_what_another_process_wrote_is_verified_once_and_up_to_the_first_damage() -> None:
+    files = SimulatedFileSystem()
+    store = open_store(files)
+    store.append([new_record(b"%02d" % number) for number in range(20)])
+    commit(store)
+    entries = store.entries("orders", 0, 0, 20)
+    store.close()
+    store = open_store(files)
+    files.overwrite(ROOT / "commitlog" / f"{0:020d}", entries[12].log_offset + 90, b"!")
+    assert store.hot_entries("orders", 0, 0, 32) is None
+    assert store.warm("orders", 0, 0, count=32) == 12
+    store.mark_verified("orders", 0, 0, 12)
+    fetched = store.fetch("orders", 0, 5, limit=FetchLimit())
+    assert [message.body for message in decode_records(fetched.body)] == [b"%02d" % number for number in range(5, 12)]
+    assert store.warm("orders", 0, 12, count=32) == 12
+    with pytest.raises(CorruptRecord):
+        store.fetch("orders", 0, 12, limit=FetchLimit())
+    # What is verified is not looked at again: a bit that flips now is for the reader to notice.
+    files.overwrite(ROOT / "commitlog" / f"{0:020d}", entries[6].log_offset + 90, b"!")
+    assert store.fetch("orders", 0, 6, limit=FetchLimit()).count == 6
+    store.delete_topic("orders")
+    assert store.warm("orders", 0, 0, count=32) == 0
+
+
+def test_large_records_are_warmed_one_or_two_at_a_time(tmp_path: Path) -> None:
+    store = Store.open(tmp_path, StoreSettings(segment_bytes=1 << 26, visible="written"), clock=ManualClock())
+    store.append([new_record(b"x" * 3_000_000) for _ in range(4)])
+    store.publish()
+    assert store.warm("orders", 0, 0, count=32) == 1
+    store.close()

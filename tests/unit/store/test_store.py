@@ -263,10 +263,15 @@ def test_cold_reads_are_told_apart(tmp_path: Path) -> None:
     store = open_at(tmp_path, hot_bytes=2000)
     store.append([new_record(b"x" * 900) for _ in range(5)])
     commit(store)
-    assert [store.is_cold("orders", 0, offset) for offset in (0, 4, 5, -1)] == [True, False, False, False]
+    assert [store.is_cold("orders", 0, offset) for offset in (0, 4, 5, -1)] == [False] * 4  # All is in memory.
     store.close()
     store = open_at(tmp_path)
+    assert store.is_behind("orders", 0, 4)
     assert store.is_cold("orders", 0, 4)
+    assert store.warm("orders", 0, 4, count=9) == 5
+    store.mark_verified("orders", 0, 4, 5)
+    assert [store.is_cold("orders", 0, offset) for offset in (3, 4)] == [True, False]
+    assert store.is_behind("orders", 0, 4)
     store.append([new_record()])
     commit(store)
     assert not store.is_cold("orders", 0, 5)

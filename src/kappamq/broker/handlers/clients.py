@@ -1,11 +1,12 @@
 """Clients: heartbeats, membership, queue locks, checks of their subscriptions."""
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 
+from kappamq.broker.config_store import ConfigFile
 from kappamq.broker.groups import Groups
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.members import Members, client_of
-from kappamq.broker.router import Handler
+from kappamq.broker.router import Answer, Handler
 from kappamq.broker.topics import Topics
 from kappamq.errors import GroupNotFound, InvalidName, Refused
 from kappamq.model.names import check_group, retry_topic
@@ -29,12 +30,20 @@ class ClientHandlers:
     """Requests 34, 35, 38, 41, 42 and 46."""
 
     def __init__(
-        self, *, topics: Topics, groups: Groups, members: Members, locks: QueueLocks, sql_filter: bool
+        self,
+        *,
+        topics: Topics,
+        groups: Groups,
+        members: Members,
+        locks: QueueLocks,
+        locks_file: ConfigFile,
+        sql_filter: bool,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._members = members
         self._locks = locks
+        self._locks_file = locks_file
         self.sql_filter = sql_filter
         """Whether SQL92 filters are evaluated."""
 
@@ -95,13 +104,22 @@ class ClientHandlers:
             raise Refused(f"no consumer for this group, {group}: start one, or check the name", code=1)
         return request.reply(body=encode_consumer_ids(ids))
 
-    def lock(self, _: Connection, request: Command) -> Command:
+    def lock(self, _: Connection, request: Command) -> "Answer | Coroutine[None, None, Answer]":
         group, client_id, queues = decode_queue_set(request.body)
-        return request.reply(body=encode_locked_queues(self._locks.lock(group, client_id, queues)))
+        reply = request.reply(body=encode_locked_queues(self._locks.lock(group, client_id, queues)))
+        return reply if self._locks.is_saved else self._after_saving(reply)
+
+    async def _after_saving(self, reply: Command) -> Answer:
+        """An owner that a crash would forget is none."""
+        version = self._locks.version
+        await self._locks_file.save()
+        self._locks.mark_saved(version)
+        return reply
 
     def unlock(self, _: Connection, request: Command) -> Command:
         group, client_id, queues = decode_queue_set(request.body)
         self._locks.unlock(group, client_id, queues)
+        self._locks_file.changed()
         return request.reply()
 
     def check_config(self, _: Connection, request: Command) -> Command:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 
+from kappamq.broker.cold_reads import ColdReads
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.groups import Groups
 from kappamq.broker.members import Members
@@ -67,6 +68,7 @@ class PullHandlers:
         members: Members,
         offsets: CommittedOffsets,
         store: Store,
+        cold: ColdReads,
         statistics: Statistics,
         rules: PullRules,
         clock: Clock,
@@ -78,6 +80,7 @@ class PullHandlers:
         self._members = members
         self._offsets = offsets
         self._store = store
+        self._cold = cold
         self._statistics = statistics
         self._rules = rules
         self._tasks = tasks
@@ -102,17 +105,27 @@ class PullHandlers:
             self._offsets.commit(pull.topic, pull.group, pull.queue_id, pull.committed_offset)
         self._offsets.pulled(pull.topic, pull.group, pull.queue_id, pull.start)
         parked = ParkedPull(connection, request, pull, selector)
-        if self._store.is_cold(pull.topic, pull.queue_id, pull.start):
-            return self._pull_cold(parked, may_park=True)
+        if self._store.is_behind(pull.topic, pull.queue_id, pull.start):
+            return self._pull_behind(parked, may_park=True)
         # No await from here to the park: an append cannot slip in between.
         return self._finish(parked, self._fetch(pull, selector, self._rules.bytes_max), may_park=True)
 
-    async def _pull_cold(self, parked: ParkedPull, *, may_park: bool) -> Answer:
-        """Records that are probably not in memory are read by a thread, so that nobody else waits for the disk."""
+    async def _pull_behind(self, parked: ParkedPull, *, may_park: bool) -> Answer:
+        """Who is behind waits for its turn, and until threads have got ready what is not in memory."""
         pull = parked.pull
-        fetched = await asyncio.to_thread(self._fetch_cold, pull, parked.selector)
+        bytes_max = self._rules.cold_bytes_max
+        await self._cold.turn()
+        if self._is_cold(pull):
+            await self._cold.load(pull.topic, pull.queue_id, pull.start)
+        if parked.selector.condition is None and not self._is_cold(pull):
+            # No await from here to the park.
+            fetched = self._fetch(pull, parked.selector, bytes_max)
+            self._cold.ahead(pull.topic, pull.queue_id, fetched.next_offset)
+            return self._finish(parked, fetched, may_park=may_park)
+        # Damaged, very large, or a condition to be evaluated for many: still nothing for the event loop.
+        fetched = await asyncio.to_thread(self._fetch, pull, parked.selector, bytes_max)
         if fetched.status is not FetchStatus.FOUND and self._store.max_offset(pull.topic, pull.queue_id) > pull.start:
-            fetched = self._fetch(pull, parked.selector, self._rules.cold_bytes_max)
+            fetched = self._fetch(pull, parked.selector, bytes_max)
         return self._finish(parked, fetched, may_park=may_park)
 
     def _rerun(self, parked: ParkedPull) -> None:
@@ -120,8 +133,8 @@ class PullHandlers:
         if not parked.connection.is_open:
             return
         pull = parked.pull
-        if self._store.is_cold(pull.topic, pull.queue_id, pull.start):
-            self._tasks.create_task(self._answer_cold(parked), name="cold-pull")
+        if self._store.is_behind(pull.topic, pull.queue_id, pull.start):
+            self._tasks.create_task(self._answer_behind(parked), name="cold-pull")
             return
         try:
             fetched = self._fetch(pull, parked.selector, self._rules.bytes_max)
@@ -132,26 +145,23 @@ class PullHandlers:
         if answer is not None:
             parked.connection.reply(answer)
 
-    async def _answer_cold(self, parked: ParkedPull) -> None:
+    async def _answer_behind(self, parked: ParkedPull) -> None:
         try:
-            answer = await self._pull_cold(parked, may_park=False)
+            answer = await self._pull_behind(parked, may_park=False)
         except KappaError as fault:
             answer_fault(parked.connection, parked.request, fault)
             return
         if answer is not None:
             parked.connection.reply(answer)
 
-    def _fetch_cold(self, pull: PullRequest, selector: Selector) -> Fetched:
-        """In a thread: read from the disk first, as faults in maps would stop the event loop too."""
-        bytes_max = self._rules.cold_bytes_max
-        self._store.preload(pull.topic, pull.queue_id, pull.start, limit=self._limit(pull, bytes_max))
-        return self._fetch(pull, selector, bytes_max)
+    def _is_cold(self, pull: PullRequest) -> bool:
+        return self._store.is_cold(pull.topic, pull.queue_id, pull.start, self._count(pull))
 
-    def _limit(self, pull: PullRequest, bytes_max: int) -> FetchLimit:
-        return FetchLimit(count=min(max(pull.count_max, 1), self._rules.count_max), bytes_max=bytes_max)
+    def _count(self, pull: PullRequest) -> int:
+        return min(max(pull.count_max, 1), self._rules.count_max)
 
     def _fetch(self, pull: PullRequest, selector: Selector, bytes_max: int) -> Fetched:
-        limit = self._limit(pull, bytes_max)
+        limit = FetchLimit(count=self._count(pull), bytes_max=bytes_max)
         return self._store.fetch(
             pull.topic, pull.queue_id, pull.start, limit=limit, selector=None if selector.is_everything else selector
         )
