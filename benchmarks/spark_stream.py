@@ -1,4 +1,4 @@
-"""How many messages per second does a Spark stream catch up on, and copy from topic to topic?
+"""How many messages per second does a Spark stream catch up on, archive as Parquet, and copy from topic to topic?
 
 Our broker runs in its own process. Each round is one `availableNow` run from the first message on; the rate is that of
 the whole run, and of the batches alone. Prints the median of some rounds for each way.
@@ -27,7 +27,7 @@ COPIES: Final = "benchmark-copies"
 ROWS: Final = 500_000
 ROUNDS: Final = 5
 BATCH_ROWS: Final = 250_000
-WAYS: Final = ("to nowhere", "to another topic")
+WAYS: Final = ("to nowhere", "to Parquet", "to another topic")
 
 
 def main(arguments: list[str]) -> int:
@@ -36,33 +36,37 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--body", type=int, default=128, help="bytes")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--batch-rows", type=int, default=BATCH_ROWS, help="maxOffsetsPerTrigger; 0 for no limit")
+    parser.add_argument("--way", choices=WAYS, action="append", help="only this one; may be given several times")
     parser.add_argument("--directory", type=Path, help="where the store and the checkpoints go")
     parser.add_argument("--quick", action="store_true", help="few rows, one round")
     chosen = parser.parse_args(arguments)
     if chosen.quick:
         chosen.rows, chosen.rounds = 20_000, 1
+    ways = tuple(chosen.way or WAYS)
     available([OURS])
     from kappamq.spark.sessions import local_session
 
     spark = local_session("benchmark")
     directory = Path(mkdtemp(prefix="benchmark-stream-", dir=chosen.directory))
-    figures: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+    figures: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     try:
         (directory / "store").mkdir()
         with running(OURS, "async", directory / "store") as broker:
             write_rows(spark, broker.nameserver, TOPIC, chosen.rows, chosen.body)
             for number in range(-1, chosen.rounds):
-                for way in WAYS if number % 2 == 0 else reversed(WAYS):
+                for way in ways if number % 2 == 0 else reversed(ways):
                     checkpoint = directory / f"{way[3:]} {number}"
-                    rates = _run(spark, broker.nameserver, way, checkpoint, chosen.rows)
+                    rates = _run(spark, broker.nameserver, way, checkpoint, chosen)
                     if number >= 0:  # The first round only warms up.
                         figures[way].append(rates)
     finally:
         spark.stop()
         shutil.rmtree(directory, ignore_errors=True)
     _print(figures)
-    ways = {way: [{"per_second": whole, "batches_per_second": own} for whole, own in figures[way]] for way in WAYS}
-    report = {"quick": chosen.quick, "kernel": KERNEL, "rows": chosen.rows, "body_bytes": chosen.body, "ways": ways}
+    rates_of = {way: [{"per_second": whole, "batches_per_second": own} for whole, own in figures[way]] for way in ways}
+    workload = {"rows": chosen.rows, "body_bytes": chosen.body, "batch_rows": chosen.batch_rows}
+    report = {"quick": chosen.quick, "kernel": KERNEL, **workload, "ways": rates_of}
     print(save("spark_stream", report))
     return 0
 
@@ -75,18 +79,23 @@ def _print(figures: dict[str, list[tuple[float, float]]]) -> None:
     print(table(("way", "messages per second", "batches alone", "+-"), rows))
 
 
-def _run(spark: SparkSession, nameserver: str, way: str, checkpoint: Path, rows: int) -> tuple[float, float]:
+def _run(
+    spark: SparkSession, nameserver: str, way: str, checkpoint: Path, chosen: argparse.Namespace
+) -> tuple[float, float]:
+    rows: int = chosen.rows
     stream = (
         spark.readStream.format("rocketmq")
         .option("namesrvAddr", nameserver)
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(BATCH_ROWS))
-        .load()
     )
-    writer = stream.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    if chosen.batch_rows:
+        stream = stream.option("maxOffsetsPerTrigger", str(chosen.batch_rows))
+    writer = stream.load().writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     if way == "to nowhere":
         writer = writer.format("noop")
+    elif way == "to Parquet":
+        writer = writer.format("parquet").option("path", str(checkpoint / "files"))
     else:
         writer = writer.format("rocketmq").option("namesrvAddr", nameserver).option("topic", COPIES)
     started = time.perf_counter()

@@ -6,6 +6,7 @@ are no record are given to the reference, which says what is wrong with them.
 """
 
 cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -25,6 +26,12 @@ cdef enum:
     STORE_V6 = 0x20
     INNER_BATCH = 0xC0
     PIECES_MAX = 128
+    COPY_SLACK = 48
+    BLOCK_CLASSES = 48
+    BLOCKS_KEPT_MAX = 16
+    BLOCK_BITS_MIN = 12
+
+cdef Py_ssize_t BYTES_KEPT_MAX = 64 * 1024 * 1024
 
 cdef int64_t MS_MIN = -62_135_596_800_000
 cdef int64_t MS_MAX = 253_402_300_799_999
@@ -44,7 +51,18 @@ cdef extern from *:
     static inline unsigned long long kappa_load64(const unsigned char *at) {
         return ((unsigned long long)kappa_load32(at) << 32) | kappa_load32(at + 4);
     }
+    /* Copy without a call where it is short. `room` bytes may be read at `from`, and COPY_SLACK behind `size` written. */
+    static inline void kappa_copy(unsigned char *into, const unsigned char *from, Py_ssize_t size, Py_ssize_t room) {
+        if (size <= 16 && room >= 16) {
+            memcpy(into, from, 16);
+        } else if (size <= 48 && room >= 48) {
+            memcpy(into, from, 48);
+        } else {
+            memcpy(into, from, (size_t)size);
+        }
+    }
     """
+    void copy_short "kappa_copy"(uint8_t *into, const uint8_t *source, Py_ssize_t size, Py_ssize_t room) noexcept nogil
     void put32 "kappa_store32"(uint8_t *at, uint32_t value) noexcept nogil
     uint32_t get32 "kappa_load32"(const uint8_t *at) noexcept nogil
     uint64_t get64 "kappa_load64"(const uint8_t *at) noexcept nogil
@@ -234,19 +252,82 @@ def decode_properties(str text not None):
 
 # ── Columns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+cdef struct Kept:
+    int count
+    void *blocks[BLOCKS_KEPT_MAX]
+
+
+# Memory of columns that nobody holds any more, by the number of bits of its size. A reader makes batch after batch of
+# the same sizes: to get fresh pages from the system for each took longer than to fill them.
+cdef Kept _kept[BLOCK_CLASSES]
+cdef Py_ssize_t _kept_bytes = 0
+memset(_kept, 0, sizeof(_kept))
+
+
+@cython.final
+cdef class _Block:
+    """Memory for one buffer of a column, read-only for those who get it. Kept for another one when they are done."""
+
+    cdef void *memory
+    cdef int bits
+    cdef Py_ssize_t used
+
+    def __cinit__(self, Py_ssize_t size):
+        global _kept_bytes
+        cdef Kept *kept
+        self.bits = BLOCK_BITS_MIN
+        while (<Py_ssize_t>1 << self.bits) < size:
+            self.bits += 1
+            if self.bits == BLOCK_CLASSES:
+                raise MemoryError
+        kept = &_kept[self.bits]
+        if kept.count:
+            kept.count -= 1
+            self.memory = kept.blocks[kept.count]
+            _kept_bytes -= <Py_ssize_t>1 << self.bits
+            return
+        self.memory = malloc(<size_t>1 << self.bits)
+        if self.memory == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        global _kept_bytes
+        cdef Kept *kept = &_kept[self.bits]
+        cdef Py_ssize_t size = <Py_ssize_t>1 << self.bits
+        if self.memory == NULL:
+            return
+        if kept.count < BLOCKS_KEPT_MAX and _kept_bytes + size <= BYTES_KEPT_MAX:
+            kept.blocks[kept.count] = self.memory
+            kept.count += 1
+            _kept_bytes += size
+        else:
+            free(self.memory)
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.memory, self.used, 1, flags)
+
+    def __len__(self):
+        return self.used
+
+    cdef _Block filled(self, Py_ssize_t used):
+        self.used = used
+        return self
+
+
 @cython.final
 cdef class _Numbers:
     """An array of numbers that may have nulls."""
 
-    cdef bytes values, bits
+    cdef _Block values
+    cdef bytes bits
     cdef uint8_t *into
     cdef uint8_t *valid
     cdef Py_ssize_t width, rows, nulls
 
     def __cinit__(self, Py_ssize_t rows_max, Py_ssize_t width):
-        self.values = PyBytes_FromStringAndSize(NULL, rows_max * width)
+        self.values = _Block(rows_max * width)
         self.bits = PyBytes_FromStringAndSize(NULL, (rows_max + 7) // 8)
-        self.into = <uint8_t *>PyBytes_AS_STRING(self.values)
+        self.into = <uint8_t *>self.values.memory
         self.valid = <uint8_t *>PyBytes_AS_STRING(self.bits)
         memset(self.valid, 0xFF, (rows_max + 7) // 8)
         self.width = width
@@ -267,31 +348,33 @@ cdef class _Numbers:
         self.add64(value * 1000)
 
     cdef tuple done(self):
-        return (self.bits if self.nulls else None), self.nulls, self.values[: self.rows * self.width]
+        return (self.bits if self.nulls else None), self.nulls, self.values.filled(self.rows * self.width)
 
 
 @cython.final
 cdef class _Texts:
     """An array of texts or bytes that may have nulls."""
 
-    cdef bytes offsets, bits, values
+    cdef _Block offsets, values
+    cdef bytes bits
     cdef int32_t *ends
     cdef uint8_t *valid
     cdef uint8_t *into
     cdef Py_ssize_t rows, used, nulls
 
     def __cinit__(self, Py_ssize_t rows_max, Py_ssize_t bytes_max):
-        self.offsets = PyBytes_FromStringAndSize(NULL, (rows_max + 1) * 4)
+        self.offsets = _Block((rows_max + 1) * 4)
+        self.values = _Block(bytes_max + COPY_SLACK)
         self.bits = PyBytes_FromStringAndSize(NULL, (rows_max + 7) // 8)
-        self.values = PyBytes_FromStringAndSize(NULL, bytes_max)
-        self.ends = <int32_t *>PyBytes_AS_STRING(self.offsets)
+        self.ends = <int32_t *>self.offsets.memory
         self.valid = <uint8_t *>PyBytes_AS_STRING(self.bits)
-        self.into = <uint8_t *>PyBytes_AS_STRING(self.values)
+        self.into = <uint8_t *>self.values.memory
         self.ends[0] = 0
         memset(self.valid, 0xFF, (rows_max + 7) // 8)
 
-    cdef inline void add(self, const uint8_t *at, Py_ssize_t size) noexcept:
-        memcpy(self.into + self.used, at, size)
+    cdef inline void add(self, const uint8_t *at, Py_ssize_t size, const uint8_t *limit) noexcept:
+        """Add a value, of memory that may be read up to `limit`."""
+        copy_short(self.into + self.used, at, size, limit - at)
         self.used += size
         self.rows += 1
         self.ends[self.rows] = <int32_t>self.used
@@ -306,8 +389,8 @@ cdef class _Texts:
         return (
             self.bits if self.nulls else None,
             self.nulls,
-            self.offsets[: (self.rows + 1) * 4],
-            self.values[: self.used],
+            self.offsets.filled((self.rows + 1) * 4),
+            self.values.filled(self.used),
         )
 
 
@@ -316,10 +399,40 @@ cdef struct Piece:
     Py_ssize_t name_bytes
     const uint8_t *value
     Py_ssize_t value_bytes
+    uint64_t head
+
+
+cdef inline uint64_t _head(const uint8_t *name, Py_ssize_t size) noexcept nogil:
+    """Length and first bytes of a name: names whose heads differ differ, and most that differ do so here."""
+    cdef uint64_t head = <uint64_t>size << 32
+    if size >= 4:
+        return head | get32(name)
+    while size > 0:
+        size -= 1
+        head |= <uint64_t>name[size] << (8 * size)
+    return head
 
 
 cdef inline bint _is_named(const Piece *piece, const char *name, Py_ssize_t size) noexcept nogil:
     return piece.name_bytes == size and memcmp(piece.name, name, size) == 0
+
+
+cdef inline uint64_t _zeros(uint64_t word) noexcept nogil:
+    """The highest bit of each byte that is zero."""
+    return ~(((word & 0x7F7F7F7F7F7F7F7FULL) + 0x7F7F7F7F7F7F7F7FULL) | word | 0x7F7F7F7F7F7F7F7FULL)
+
+
+cdef inline const uint8_t *_separator(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """The first byte 1 or 2, or `end`. Names and values are short: a call for each would take longer."""
+    cdef uint64_t word
+    while end - at >= 8:
+        memcpy(&word, at, 8)
+        if _zeros(word ^ 0x0101010101010101ULL) | _zeros(word ^ 0x0202020202020202ULL):
+            break
+        at += 8
+    while at < end and at[0] != 1 and at[0] != 2:
+        at += 1
+    return at
 
 
 cdef int _split(const Parts *parts, Piece *pieces) noexcept nogil:
@@ -331,18 +444,20 @@ cdef int _split(const Parts *parts, Piece *pieces) noexcept nogil:
     cdef int count = 0, other
     cdef Piece *piece
     while at < end:
-        stop = <const uint8_t *>memchr(at, 2, end - at)
-        if stop == NULL:
-            stop = end
-        mark = <const uint8_t *>memchr(at, 1, stop - at)
-        if mark != NULL and mark > at and mark + 1 < stop:
+        mark = stop = _separator(at, end)
+        while stop < end and stop[0] == 1:
+            stop = _separator(stop + 1, end)
+        if mark < stop and mark > at and mark + 1 < stop:
             if count == PIECES_MAX:
                 return -1
             piece = &pieces[count]
             piece.name, piece.name_bytes = at, mark - at
             piece.value, piece.value_bytes = mark + 1, stop - mark - 1
+            piece.head = _head(at, mark - at)
             for other in range(count):
-                if _is_named(&pieces[other], <const char *>piece.name, piece.name_bytes):
+                if pieces[other].head == piece.head and _is_named(
+                    &pieces[other], <const char *>piece.name, piece.name_bytes
+                ):
                     return -1
             count += 1
         at = stop + 1
@@ -383,6 +498,8 @@ cdef class _Table:
     cdef _Numbers queue_id, queue_offset, stored_at, born_at, retry_count, flags, entries
     cdef bint splits
     cdef Py_ssize_t rows
+    cdef const uint8_t *limit
+    cdef uint64_t keys_head, tags_head, unique_id_head
 
     def __cinit__(self, columns, Py_ssize_t rows, Py_ssize_t bodies, Py_ssize_t topics, Py_ssize_t texts):
         # The shortest property takes 4 bytes, or 3 at the end of its record.
@@ -403,13 +520,15 @@ cdef class _Table:
             self.entries.add32(0)
             self.names = _Texts(entries, texts)
             self.values = _Texts(entries, texts)
+        self.keys_head, self.tags_head = _head(b"KEYS", 4), _head(b"TAGS", 4)
+        self.unique_id_head = _head(b"UNIQ_KEY", 8)
         self.splits = not {"keys", "tags", "messageId", "properties"}.isdisjoint(columns)
 
     cdef inline void add(self, const Parts *parts, const Piece *pieces, int count) noexcept:
         cdef const uint8_t *start = parts.start
         self.rows += 1
         if self.topic is not None:
-            self.topic.add(parts.topic, parts.topic_bytes)
+            self.topic.add(parts.topic, parts.topic_bytes, self.limit)
         if self.queue_id is not None:
             self.queue_id.add32(<int32_t>get32(start + 12))
         if self.queue_offset is not None:
@@ -423,7 +542,7 @@ cdef class _Table:
         if self.flags is not None:
             self.flags.add32(parts.flags)
         if self.body is not None:
-            self.body.add(parts.body, parts.body_bytes)
+            self.body.add(parts.body, parts.body_bytes, self.limit)
         if self.splits:
             self._add_properties(parts, pieces, count)
 
@@ -435,24 +554,25 @@ cdef class _Table:
         cdef int number
         for number in range(count):
             piece = &pieces[number]
-            if _is_named(piece, b"KEYS", 4):
+            # Four letters are all in the head.
+            if piece.head == self.keys_head:
                 keys = piece
-            elif _is_named(piece, b"TAGS", 4):
+            elif piece.head == self.tags_head:
                 tags = piece
-            elif _is_named(piece, b"UNIQ_KEY", 8):
+            elif piece.head == self.unique_id_head and _is_named(piece, b"UNIQ_KEY", 8):
                 unique_id = piece
             if self.names is not None:
-                self.names.add(piece.name, piece.name_bytes)
-                self.values.add(piece.value, piece.value_bytes)
+                self.names.add(piece.name, piece.name_bytes, self.limit)
+                self.values.add(piece.value, piece.value_bytes, self.limit)
         if self.entries is not None:
             self.entries.add32(<int32_t>self.names.rows)
         if self.keys is not None:
-            _add_value(self.keys, keys)
+            _add_value(self.keys, keys, self.limit)
         if self.tags is not None:
-            _add_value(self.tags, tags)
+            _add_value(self.tags, tags, self.limit)
         if self.message_id is not None:
             if unique_id != NULL:
-                self.message_id.add(unique_id.value, unique_id.value_bytes)
+                self.message_id.add(unique_id.value, unique_id.value_bytes, self.limit)
             else:
                 self._add_offset_id(parts)
 
@@ -468,7 +588,7 @@ cdef class _Table:
                 octet = parts.start[28 + number - parts.store_host_bytes]
             digits[2 * number] = _digit(octet >> 4)
             digits[2 * number + 1] = _digit(octet & 15)
-        self.message_id.add(digits, 2 * size)
+        self.message_id.add(digits, 2 * size, digits + 56)
 
     cdef dict done(self):
         cdef dict arrays = {}
@@ -494,11 +614,11 @@ cdef class _Table:
         return arrays
 
 
-cdef inline void _add_value(_Texts texts, const Piece *piece) noexcept:
+cdef inline void _add_value(_Texts texts, const Piece *piece, const uint8_t *limit) noexcept:
     if piece == NULL:
         texts.add_null()
     else:
-        texts.add(piece.value, piece.value_bytes)
+        texts.add(piece.value, piece.value_bytes, limit)
 
 
 cdef uint8_t _digit(uint8_t value) noexcept nogil:
@@ -524,7 +644,7 @@ def decode_columns(buffer, columns, *, bytes starts, first, end, tags):
     cdef const uint8_t[::1] view = buffer
     cdef Py_ssize_t size = view.shape[0]
     cdef const uint8_t *data = &view[0] if size else NULL
-    cdef Py_ssize_t count, rows_max, at = 0, number = 0
+    cdef Py_ssize_t count, rows_max, places, at = 0, number = 0
     cdef Py_ssize_t bodies = 0, topics = 0, texts = 0
     cdef int64_t place
     cdef int64_t lowest = INT64_MIN if first is None else first
@@ -533,39 +653,42 @@ def decode_columns(buffer, columns, *, bytes starts, first, end, tags):
     cdef list wanted_tags = None if tags is None else list(tags)
     cdef Parts *rows
     cdef Parts *row
+    cdef _Block found, grown
     if starts is not None and len(starts) % 8:
         raise ValueError("the starts of the records are cut short")
-    rows_max = size // RECORD_BYTES_MIN + 1 if starts is None else len(starts) // 8
-    rows = <Parts *>malloc((rows_max + 1) * sizeof(Parts))
-    if rows == NULL:
-        raise MemoryError
-    try:
-        count = 0
-        while at < size if starts is None else number < rows_max:
-            if starts is not None:
-                memcpy(&place, PyBytes_AS_STRING(starts) + number * 8, 8)
-                number += 1
-                at = place
-            row = &rows[count]
-            if at < 0 or at >= size or not _locate(data + at, size - at, row):
-                return _fault(buffer, at)
-            if not _is_text(row.properties, row.properties_bytes) or not _is_same_or_text(row, rows, count):
-                return _fault(buffer, at)
-            at += row.size
-            if (row.flags & INNER_BATCH) == INNER_BATCH:
-                return None
-            queue_offset = <int64_t>get64(row.start + 20)
-            if queue_offset < lowest or (end is not None and queue_offset >= highest):
-                continue
-            bodies += row.body_bytes
-            topics += row.topic_bytes
-            texts += row.properties_bytes
-            count += 1
-        if max(bodies, topics, texts + 56 * count) > 0x7FFFFFFF:
-            raise ValueError("the records are too large for one batch")
-        return _fill(rows, count, _Table(columns, count, bodies, topics, texts), wanted_tags)
-    finally:
-        free(rows)
+    places = 0 if starts is None else len(starts) // 8
+    # A guess where nobody says how many there are.
+    rows_max = size // 256 + 64 if starts is None else places
+    found = _Block(rows_max * sizeof(Parts))
+    rows = <Parts *>found.memory
+    count = 0
+    while at < size if starts is None else number < places:
+        if starts is not None:
+            memcpy(&place, PyBytes_AS_STRING(starts) + number * 8, 8)
+            number += 1
+            at = place
+        if count == rows_max:
+            grown = _Block(2 * rows_max * sizeof(Parts))
+            memcpy(grown.memory, rows, rows_max * sizeof(Parts))
+            found, rows, rows_max = grown, <Parts *>grown.memory, 2 * rows_max
+        row = &rows[count]
+        if at < 0 or at >= size or not _locate(data + at, size - at, row):
+            return _fault(buffer, at)
+        if not _is_text(row.properties, row.properties_bytes) or not _is_same_or_text(row, rows, count):
+            return _fault(buffer, at)
+        at += row.size
+        if (row.flags & INNER_BATCH) == INNER_BATCH:
+            return None
+        queue_offset = <int64_t>get64(row.start + 20)
+        if queue_offset < lowest or (end is not None and queue_offset >= highest):
+            continue
+        bodies += row.body_bytes
+        topics += row.topic_bytes
+        texts += row.properties_bytes
+        count += 1
+    if max(bodies, topics, texts + 56 * count) > 0x7FFFFFFF:
+        raise ValueError("the records are too large for one batch")
+    return _fill(rows, count, _Table(columns, count, bodies, topics, texts), wanted_tags, data + size)
 
 
 cdef bint _is_same_or_text(const Parts *row, const Parts *rows, Py_ssize_t count) except -1:
@@ -579,11 +702,12 @@ cdef bint _is_same_or_text(const Parts *row, const Parts *rows, Py_ssize_t count
     return _is_text(row.topic, row.topic_bytes)
 
 
-cdef object _fill(const Parts *rows, Py_ssize_t count, _Table table, list tags):
+cdef object _fill(const Parts *rows, Py_ssize_t count, _Table table, list tags, const uint8_t *limit):
     cdef Piece pieces[PIECES_MAX]
     cdef int found = 0
     cdef int32_t joined = 0
     cdef Py_ssize_t number
+    table.limit = limit
     for number in range(count):
         if table.splits or tags is not None:
             found = _split(&rows[number], pieces)

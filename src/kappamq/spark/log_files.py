@@ -24,13 +24,14 @@ from kappamq.spark.offsets import EARLIEST, LATEST, AtTime, Committed, End, Expl
 from kappamq.spark.options import ReadOptions
 from kappamq.spark.planning import Bounds, DataLost, OffsetRange, loss_message, plan_ranges
 from kappamq.spark.pushdown import Narrowing, narrow_offsets
-from kappamq.spark.store_files import BLANK_SIZE, ENTRY, QueueFiles, Segment, StoreFiles
+from kappamq.spark.store_files import BLANK_SIZE, QueueFiles, Segment, StoreFiles
 
 SPLIT_BYTES: Final = 128 * 1024 * 1024
 BATCH_ROWS: Final = 16_384
 BATCH_BYTES: Final = 32 * 1024 * 1024
 
-_PLACED: Final = np.dtype([*((name, ENTRY[name]) for name in ENTRY.names or ()), ("offset", "<i8"), ("queue", "<i4")])
+_PLACED: Final = np.dtype([("log_offset", "i8"), ("size", "i4"), ("queue", "i4"), ("offset", "i8")])
+"""An entry and its place, in the byte order of this machine: to sort in that of the files takes many times as long."""
 _CHECKED: Final = np.dtype(
     {
         "names": ["size", "queue", "offset", "log_offset"],
@@ -175,13 +176,14 @@ def read_slice(partition: LogPartition, columns: tuple[str, ...], options: ReadO
     selector = options.selector
     parts = [_entries_in(store, range_, partition.log_range, selector) for range_ in partition.ranges]
     entries = np.concatenate(parts) if parts else np.empty(0, dtype=_PLACED)
-    entries = entries[np.argsort(entries["log_offset"], kind="stable")]
+    if len(parts) > 1:
+        entries = entries[np.argsort(np.ascontiguousarray(entries["log_offset"]), kind="stable")]
     wanted = Wanted(columns, partition.broker, selector=selector)
     at = 0
     while at < len(entries):
         try:
             segment = store.segment_at(int(entries["log_offset"][at]))
-            stop = int(np.searchsorted(entries["log_offset"].astype(np.int64), segment.end))
+            stop = int(np.searchsorted(entries["log_offset"], segment.end))
             yield from _decode_segment(segment, entries[at:stop], wanted)
         except FileNotFoundError as fault:
             if options.fails_on_loss:
@@ -207,8 +209,8 @@ def _entries_in(
             keep &= np.isin(codes, np.array(sorted(selector.tag_codes), dtype=np.int32))
         at = np.flatnonzero(keep)
         placed = np.empty(len(at), dtype=_PLACED)
-        for name in ENTRY.names or ():
-            placed[name] = chosen[name][at]
+        placed["log_offset"] = log_offsets[at]
+        placed["size"] = chosen["size"][at]
         placed["offset"] = first + low + at
         placed["queue"] = range_.queue.queue_id
         found.append(placed)
@@ -216,32 +218,35 @@ def _entries_in(
 
 
 def _decode_segment(segment: Segment, entries: npt.NDArray[Any], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    with segment.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        position = 0
-        while position < len(entries):
-            stop = _batch_end(entries, position)
-            batch = entries[position:stop]
-            low = int(batch["log_offset"][0]) - segment.start
-            high = int(batch["log_offset"][-1]) + int(batch["size"][-1]) - segment.start
-            if high > segment.size:
-                raise _disagreement(segment, int(batch["log_offset"][-1]))
-            # A copy, since Arrow may keep pointing into it after the file is closed.
-            window = bytes(mapped[low:high])
-            starts = batch["log_offset"].astype(np.int64) - segment.start - low
-            _check_agreement(window, starts, batch, segment)
-            decoded = decode_batch(window, wanted, starts)
-            if decoded.num_rows:
-                yield decoded
-            position = stop
+    with segment.path.open("rb") as file:
+        # Decoding copies what it wants; the mapping ends with the last view of it, that of an error included.
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    position = 0
+    while position < len(entries):
+        stop = _batch_end(entries, position)
+        batch = entries[position:stop]
+        low = int(batch["log_offset"][0]) - segment.start
+        high = int(batch["log_offset"][-1]) + int(batch["size"][-1]) - segment.start
+        if high > segment.size:
+            raise _disagreement(segment, int(batch["log_offset"][-1]))
+        window = mapped[low:high]
+        starts = batch["log_offset"] - segment.start - low
+        _check_agreement(window, starts, batch, segment)
+        decoded = decode_batch(window, wanted, starts)
+        if decoded.num_rows:
+            yield decoded
+        position = stop
 
 
 def _batch_end(entries: npt.NDArray[Any], position: int) -> int:
     """End of a batch: few enough rows, and a short enough stretch of the file."""
-    window = entries["log_offset"][position : position + BATCH_ROWS].astype(np.int64)
+    window = entries["log_offset"][position : position + BATCH_ROWS]
     return position + max(int(np.searchsorted(window, window[0] + BATCH_BYTES)), 1)
 
 
-def _check_agreement(window: bytes, starts: npt.NDArray[np.int64], entries: npt.NDArray[Any], segment: Segment) -> None:
+def _check_agreement(
+    window: memoryview, starts: npt.NDArray[np.int64], entries: npt.NDArray[Any], segment: Segment
+) -> None:
     """Raise `CorruptRecord` unless each entry and its record say the same of each other."""
     octets = np.frombuffer(window, dtype=np.uint8)
     if bool((starts + _CHECKED.itemsize > len(octets)).any()):

