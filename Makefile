@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test proofs oracle check format bench fuzz docs spark-cluster clean
 
-$(VENV)/ready: pyproject.toml setup.py src/kappamq/kernel/_compiled.pyx src/kappamq/kernel/_columns.pyx
+$(VENV)/ready: pyproject.toml setup.py src/kappamq/kernel/_compiled.pyx src/kappamq/kernel/_columns.pyx src/kappamq/kernel/_client.pyx
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 is needed: install it or run 'make PYTHON=/path/to/python3.11 …'."; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark,connect,lake,java]'

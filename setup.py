@@ -8,7 +8,7 @@ import os
 
 from setuptools import Extension, setup
 
-MODULES = ("_compiled", "_columns")
+MODULES = ("_compiled", "_columns", "_client")
 
 
 def extensions() -> list[Extension]:

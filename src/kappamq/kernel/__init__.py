@@ -6,13 +6,13 @@ there is no compiler and where KAPPAMQ_KERNEL=python asks for it.
 
 import os
 
-from kappamq.kernel import columns_reference, reference
+from kappamq.kernel import client_reference, columns_reference, reference
+from kappamq.kernel.client_reference import encode_batch_rows, encode_sends, row_ids
 from kappamq.kernel.columns_reference import (
     decode_columns,
     decode_properties,
     decode_record,
     decode_records,
-    encode_sends,
 )
 from kappamq.kernel.reference import (
     chain_keys,
@@ -68,8 +68,14 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
                 decode_properties,
                 decode_record,
                 decode_records,
-                encode_sends,
             )
+    try:
+        from kappamq.kernel import _client
+    except ImportError:
+        pass
+    else:
+        if _client.INTERFACE == client_reference.INTERFACE:
+            from kappamq.kernel._client import encode_batch_rows, encode_sends, row_ids
 
 __all__ = [
     "KERNEL",
@@ -79,6 +85,7 @@ __all__ = [
     "decode_properties",
     "decode_record",
     "decode_records",
+    "encode_batch_rows",
     "encode_record",
     "encode_send_replies",
     "encode_sends",
@@ -88,6 +95,7 @@ __all__ = [
     "java_hash_extend",
     "link_heads",
     "place_sends",
+    "row_ids",
     "scan_pulls",
     "scan_sends",
     "split_frames",

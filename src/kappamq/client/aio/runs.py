@@ -3,22 +3,25 @@
 import asyncio
 import logging
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.publishing import Publisher, Publishers
-from kappamq.client.core.preparing import check_destination, plain_properties
+from kappamq.client.core.batching import ITEM_BYTES
+from kappamq.client.core.preparing import Prepared, check_destination, plain_properties
 from kappamq.client.core.receipts import SendReceipt, receipt_of
 from kappamq.client.settings import ProducerSettings
 from kappamq.errors import ConnectionLost, KappaError
-from kappamq.kernel import encode_sends
-from kappamq.kernel.columns_reference import Column
+from kappamq.kernel import encode_batch_rows, encode_sends
+from kappamq.kernel.client_reference import Column
 from kappamq.model.message import Message, Queue
+from kappamq.model.properties import Name, encode_properties
 from kappamq.net.connection import Connection
 from kappamq.wire.codes import ResponseCode
 from kappamq.wire.command import Command
+from kappamq.wire.frame import encode_frame
 from kappamq.wire.header_codec import encode_header
 
 log = logging.getLogger(__name__)
@@ -26,9 +29,15 @@ log = logging.getLogger(__name__)
 RUN_MAX: Final = 256
 """Most messages that are encoded before the event loop gets its turn."""
 PLAIN_BODY_BYTES_MAX: Final = 64 * 1024
+ROWS_PER_REQUEST_MAX: Final = 1024
+ROW_REQUEST_BYTES_MAX: Final = 512 * 1024
+"""Less than any broker takes, and little enough to be stored while the next one is on its way."""
+ROW_REQUESTS_AT_ONCE_MAX: Final = 16
 
 _BORN, _PROPERTIES, _OPAQUE = "@born@", "@properties@", b'"opaque":0,'
 """Marks in the model of a header. No group or topic holds an `@`."""
+
+_BATCH_PROPERTIES: Final = encode_properties({Name.WAIT: "true"})
 
 
 class SendTemplate:
@@ -219,32 +228,75 @@ def _column(values: list[bytes]) -> Column:
     return array("i", accumulate(map(len, values), initial=0)).tobytes(), b"".join(values)
 
 
-class RowRun:
-    """Rows that are under way together: one waiter for the replies to all of them."""
+class RowOutcomes:
+    """What became of the rows of one call: those that are lost are for the caller."""
 
-    __slots__ = ("is_stored", "on_end", "request_id", "start")
+    def __init__(self, *, on_end: Callable[[], None]) -> None:
+        """`on_end` is called for each request that was begun."""
+        self._on_end = on_end
+        self._open = 0
+        self._lost: list[int] = []
+        self._waiter: asyncio.Future[None] | None = None
 
-    def __init__(self, start: int, count: int, *, on_end: Callable[[], None]) -> None:
-        self.start = start
-        self.is_stored = bytearray(count)
-        self.request_id = 0
-        self.on_end = on_end
+    def begin(self, rows: range) -> "RowBatch":
+        self._open += 1
+        return RowBatch(rows, self)
+
+    def lose(self, rows: range, reason: object) -> None:
+        log.info("rows not acknowledged: left to the caller rows=%d reason=%s", len(rows), reason)
+        self._lost += rows
+
+    def end(self) -> None:
+        self._open -= 1
+        self._on_end()
+        if not self._open and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def lost(self) -> list[int]:
+        """Rows that are not known to be stored as safely as asked, once all requests have ended."""
+        if self._open:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return sorted(self._lost)
+
+
+class RowBatch:
+    """Rows that travel in one request, waiting for the reply to it."""
+
+    __slots__ = ("_outcomes", "_rows")
+
+    def __init__(self, rows: range, outcomes: RowOutcomes) -> None:
+        self._rows = rows
+        self._outcomes = outcomes
 
     def done(self) -> bool:
         return False
 
     def set_result(self, reply: Command, /) -> None:
-        if reply.code == ResponseCode.SUCCESS:
-            self.is_stored[reply.request_id - self.request_id] = 1
-        self.on_end()
+        if reply.code != ResponseCode.SUCCESS:
+            self._outcomes.lose(self._rows, reply.remark or reply.code)
+        self._outcomes.end()
 
     def set_exception(self, error: BaseException, /) -> None:
-        log.info("row not acknowledged: left to the caller fault=%s", error)
-        self.on_end()
+        self._outcomes.lose(self._rows, error)
+        self._outcomes.end()
 
-    def lost(self) -> list[int]:
-        """Rows that were not stored as safely as asked, as far as is known by now."""
-        return [self.start + at for at, is_stored in enumerate(self.is_stored) if not is_stored]
+
+def split_rows(texts: Column, bodies: Column, count: int, *, rows_max: int, bytes_max: int) -> Iterator[range]:
+    """Rows that fit into a request together. One row may be larger."""
+    text_ends, body_ends = (memoryview(offsets).cast("B").cast("i") for offsets, _ in (texts, bodies))
+    start = 0
+    while start < count:
+        end = min(start + rows_max, count)
+        while end > start + 1 and _batch_bytes(text_ends, body_ends, start, end) > bytes_max:
+            end = start + (end - start) // 2
+        yield range(start, end)
+        start = end
+
+
+def _batch_bytes(text_ends: memoryview, body_ends: memoryview, start: int, end: int) -> int:
+    data_bytes = text_ends[end] - text_ends[start] + body_ends[end] - body_ends[start]
+    return int(data_bytes) + ITEM_BYTES * (end - start)
 
 
 class RunSender:
@@ -256,11 +308,13 @@ class RunSender:
         publishers: Publishers,
         settings: ProducerSettings,
         *,
+        make_command: Callable[[Prepared, Queue], Command],
         make_template: Callable[[Queue], SendTemplate],
     ) -> None:
         self._cluster = cluster
         self._publishers = publishers
         self._body_bytes_max = min(settings.compress_from_bytes - 1, settings.body_bytes_max, PLAIN_BODY_BYTES_MAX)
+        self._make_command = make_command
         self._make_template = make_template
         self._templates: dict[Queue, SendTemplate] = {}
 
@@ -299,31 +353,23 @@ class RunSender:
         return others
 
     def send_rows(
-        self,
-        topic: str,
-        texts: Column,
-        bodies: Column,
-        *,
-        start: int,
-        count: int,
-        timeout_ms: int,
-        on_end: Callable[[], None],
-    ) -> RowRun:
-        """Write rows to the queues of one broker, in turn; `on_end` is called for each that is written."""
-        run = RowRun(start, count, on_end=on_end)
+        self, topic: str, texts: Column, bodies: Column, rows: range, outcomes: RowOutcomes, *, timeout_ms: int
+    ) -> None:
+        """Write rows as one batch, to the queue whose turn it is. Raises when nothing is written."""
         publisher = self._publisher(topic)
         turns = () if publisher is None else (publisher.rotation.next() for _ in publisher.queues)
         target = next((target for queue in turns if (target := self._target(queue)) is not None), None)
-        if publisher is None or target is None:
+        if target is None:
             raise ConnectionLost(f"no connection to a broker of topic {topic!r}: try again")
-        queues = [queue for queue in publisher.queues if queue.broker == target.queue.broker]
-        first = queues.index(target.queue)
-        born_at = b"%d" % self._cluster.clock.now_ms()
-        templates = [self._template(queue).around(born_at) for queue in queues[first:] + queues[:first]]
-        run.request_id = target.connection.expect_many(run, count, timeout_ms=timeout_ms)
-        frames = encode_sends(texts, bodies, start=start, count=count, templates=templates, request_id=run.request_id)
-        target.connection.write(frames)
-        return run
+        body = encode_batch_rows(texts, bodies, start=rows.start, count=len(rows))
+        command = self._make_command(Prepared(topic, "", body, _BATCH_PROPERTIES, 0, is_batch=True), target.queue)
+        batch = outcomes.begin(rows)
+        try:
+            command.request_id = target.connection.expect(batch, timeout_ms=timeout_ms)
+        except KappaError as error:
+            batch.set_exception(error)
+            return
+        target.connection.write(encode_frame(command))
 
     def _publisher(self, topic: str) -> Publisher | None:
         try:
