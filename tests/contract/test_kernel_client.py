@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from kappamq.kernel import client_reference as reference
 from kappamq.wire.batch import BatchItem, encode_batch
+from kappamq.wire.command import Command, HeaderType
+from kappamq.wire.frame import encode_frame
 
 compiled = pytest.importorskip("kappamq.kernel._client", reason="the compiled kernel is not built")
 
@@ -88,3 +90,61 @@ def test_ids_stay_what_they_are(kernel: Any) -> None:
     for stem in (b"", *(b"s" * size for size in (1, 126, 127, 128, 129, 255, 256, 257))):
         digest = blake2b(stem + b"7", digest_size=12).hexdigest().upper()
         assert kernel.row_ids(stem, first=7, count=1) == f"{digest[:20]}00000000{digest[20:]}".encode()
+
+
+FIELDS = {"msgId": "AB", "queueId": "3", "queueOffset": "17", "MSG_REGION": "r", "TRACE_ON": "false"}
+
+
+def reply(request_id: int, **changes: Any) -> bytes:
+    return encode_frame(Command(**{"code": 0, "request_id": request_id, "fields": FIELDS, "flag": 1, **changes}))
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled])
+def test_plain_replies_are_taken_until_another_one_comes(kernel: Any) -> None:
+    first = reply(5)
+    second = reply(6, fields={"msgId": "", "queueId": "0", "queueOffset": "9" * 18, "transactionId": "T"})
+    data = b"x" + first + second + reply(7, code=14) + reply(8)
+    wanted = [
+        (5, "AB", 3, 17, None, "r", False, 1 + len(first)),
+        (6, "", 0, 10**18 - 1, "T", None, True, 1 + len(first + second)),
+    ]
+    assert kernel.scan_send_replies(data, 1, frame_bytes_max=1000) == (1 + len(first + second), wanted)
+    for size in range(len(first)):
+        assert kernel.scan_send_replies(first[:size], 0, frame_bytes_max=1000) == (0, [])
+    assert kernel.scan_send_replies(first, 0, frame_bytes_max=len(first) - 1) == (0, [])
+    with pytest.raises(ValueError, match="before the buffer"):
+        kernel.scan_send_replies(first, -1, frame_bytes_max=1000)
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"code": 10},
+        {"flag": 0},
+        {"flag": 3},
+        {"remark": "slow"},
+        {"body": b"x"},
+        {"header_type": HeaderType.BINARY},
+        {"fields": {}},
+        {"fields": FIELDS | {"recallHandle": "h"}},
+        {"fields": FIELDS | {"msgId": "é"}},
+        {"fields": FIELDS | {"msgId": 'a"b'}},
+        {"fields": FIELDS | {"queueId": "-1"}},
+        {"fields": FIELDS | {"queueOffset": "07"}},
+        {"fields": FIELDS | {"queueOffset": "1" * 19}},
+    ],
+)
+def test_other_replies_are_left_to_the_caller(kernel: Any, changes: dict[str, Any]) -> None:
+    assert kernel.scan_send_replies(reply(5, **changes), 0, frame_bytes_max=1000) == (0, [])
+
+
+@given(st.data())
+def test_spoiled_replies(data: st.DataObject) -> None:
+    frames = bytearray(reply(1) + reply(2**31 - 1, fields={**FIELDS, "transactionId": "T"}))
+    at = data.draw(st.integers(0, len(frames)))
+    frames[at : at + data.draw(st.integers(0, 9))] = data.draw(
+        st.binary(max_size=9) | st.sampled_from((b"null", b'"', b"}", b',"code":0', b"0", b"\x00\x00\x00\x08"))
+    )
+    wanted = outcome(reference.scan_send_replies, bytes(frames), 0, frame_bytes_max=1000)
+    assert outcome(compiled.scan_send_replies, bytes(frames), 0, frame_bytes_max=1000) == wanted

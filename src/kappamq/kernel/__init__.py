@@ -7,7 +7,7 @@ there is no compiler and where KAPPAMQ_KERNEL=python asks for it.
 import os
 
 from kappamq.kernel import client_reference, columns_reference, reference
-from kappamq.kernel.client_reference import encode_batch_rows, encode_sends, row_ids
+from kappamq.kernel.client_reference import encode_batch_rows, encode_sends, row_ids, scan_send_replies
 from kappamq.kernel.columns_reference import (
     decode_columns,
     decode_properties,
@@ -75,7 +75,7 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
         pass
     else:
         if _client.INTERFACE == client_reference.INTERFACE:
-            from kappamq.kernel._client import encode_batch_rows, encode_sends, row_ids
+            from kappamq.kernel._client import encode_batch_rows, encode_sends, row_ids, scan_send_replies
 
 __all__ = [
     "KERNEL",
@@ -97,6 +97,7 @@ __all__ = [
     "place_sends",
     "row_ids",
     "scan_pulls",
+    "scan_send_replies",
     "scan_sends",
     "split_frames",
 ]

@@ -5,8 +5,9 @@ Columns and replies are not of our making: every read is checked against the end
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 INTERFACE = 1
 
@@ -23,6 +24,9 @@ cdef extern from *:
         at[0] = (unsigned char)(v >> 24); at[1] = (unsigned char)(v >> 16);
         at[2] = (unsigned char)(v >> 8); at[3] = (unsigned char)v;
     }
+    static inline unsigned int kappa_load32(const unsigned char *at) {
+        return ((unsigned int)at[0] << 24) | ((unsigned int)at[1] << 16) | ((unsigned int)at[2] << 8) | at[3];
+    }
     static inline unsigned long long kappa_little64(const unsigned char *at) {
         return (unsigned long long)at[0] | ((unsigned long long)at[1] << 8) | ((unsigned long long)at[2] << 16)
             | ((unsigned long long)at[3] << 24) | ((unsigned long long)at[4] << 32)
@@ -31,6 +35,7 @@ cdef extern from *:
     }
     """
     void put32 "kappa_store32"(uint8_t *at, uint32_t value) noexcept nogil
+    uint32_t get32 "kappa_load32"(const uint8_t *at) noexcept nogil
     uint64_t little64 "kappa_little64"(const uint8_t *at) noexcept nogil
 
 
@@ -305,3 +310,209 @@ cdef int _digits64(int64_t value, uint8_t *digits) noexcept nogil:
         value //= 10
         if value == 0:
             return count
+
+
+# ── Replies ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+cdef struct Text:
+    const uint8_t *at
+    Py_ssize_t size
+
+
+cdef struct Replied:
+    int64_t code
+    int64_t flag
+    int64_t opaque
+    int64_t version
+    int64_t queue_id
+    int64_t queue_offset
+    Text offset_id
+    Text transaction_id
+    Text region
+    Text traced
+    Text language
+    Text encoding
+    bint has_fields
+    bint has_remark
+
+
+cdef inline const uint8_t *_text(const uint8_t *at, const uint8_t *end, Text *found) noexcept nogil:
+    """Read a string of plain ASCII; returns the position behind it, or NULL."""
+    if at >= end or at[0] != 34:
+        return NULL
+    at += 1
+    found.at = at
+    while at < end and 32 <= at[0] < 128 and at[0] != 34 and at[0] != 92:
+        at += 1
+    if at >= end or at[0] != 34:
+        return NULL
+    found.size = at - found.at
+    return at + 1
+
+
+cdef inline const uint8_t *_number(const uint8_t *at, const uint8_t *end, int digits_max, int64_t *found) noexcept nogil:
+    """Read a number without sign and leading zeros; returns the position behind it, or NULL."""
+    cdef const uint8_t *start = at
+    cdef int64_t value = 0
+    while at < end and 48 <= at[0] <= 57:
+        if at - start == digits_max:
+            return NULL
+        value = value * 10 + (at[0] - 48)
+        at += 1
+    if at == start or (start[0] == 48 and at - start > 1):
+        return NULL
+    found[0] = value
+    return at
+
+
+cdef inline bint _is(Text *text, const char *name, Py_ssize_t size) noexcept nogil:
+    return text.size == size and memcmp(text.at, name, size) == 0
+
+
+cdef bint _count(Text *text, int64_t *found) noexcept nogil:
+    return found[0] < 0 and _number(text.at, text.at + text.size, 18, found) == text.at + text.size
+
+
+cdef const uint8_t *_fields(const uint8_t *at, const uint8_t *end, Replied *reply) noexcept nogil:
+    """Read the fields of a reply; returns the position behind them, or NULL."""
+    cdef Text name, value
+    cdef Text *known
+    if at >= end or at[0] != 123:
+        return NULL
+    while True:
+        at = _text(at + 1, end, &name)
+        if at == NULL or at >= end or at[0] != 58:
+            return NULL
+        at = _text(at + 1, end, &value)
+        if at == NULL or at >= end:
+            return NULL
+        if _is(&name, b"queueId", 7):
+            if not _count(&value, &reply.queue_id):
+                return NULL
+        elif _is(&name, b"queueOffset", 11):
+            if not _count(&value, &reply.queue_offset):
+                return NULL
+        else:
+            if _is(&name, b"msgId", 5):
+                known = &reply.offset_id
+            elif _is(&name, b"transactionId", 13):
+                known = &reply.transaction_id
+            elif _is(&name, b"MSG_REGION", 10):
+                known = &reply.region
+            elif _is(&name, b"TRACE_ON", 8):
+                known = &reply.traced
+            else:
+                return NULL
+            if known.at != NULL:
+                return NULL
+            known[0] = value
+        if at[0] == 125:
+            return at + 1
+        if at[0] != 44:
+            return NULL
+
+
+cdef bint _header(const uint8_t *at, const uint8_t *end, Replied *reply) noexcept nogil:
+    """Whether this is the header of a plain success, from its first byte to its last."""
+    cdef Text name
+    cdef Text *text
+    cdef int64_t *number
+    if at >= end or at[0] != 123:
+        return False
+    while True:
+        at = _text(at + 1, end, &name)
+        if at == NULL or at >= end or at[0] != 58:
+            return False
+        at += 1
+        text = NULL
+        number = NULL
+        if _is(&name, b"code", 4):
+            number = &reply.code
+        elif _is(&name, b"flag", 4):
+            number = &reply.flag
+        elif _is(&name, b"opaque", 6):
+            number = &reply.opaque
+        elif _is(&name, b"version", 7):
+            number = &reply.version
+        elif _is(&name, b"language", 8):
+            text = &reply.language
+        elif _is(&name, b"serializeTypeCurrentRPC", 23):
+            text = &reply.encoding
+        elif _is(&name, b"extFields", 9):
+            if reply.has_fields:
+                return False
+            reply.has_fields = True
+            at = _fields(at, end, reply)
+        elif _is(&name, b"remark", 6):
+            if reply.has_remark or end - at < 4 or memcmp(at, b"null", 4) != 0:
+                return False
+            reply.has_remark = True
+            at += 4
+        else:
+            return False
+        if number != NULL:
+            if number[0] >= 0:
+                return False
+            at = _number(at, end, 10, number)
+        elif text != NULL:
+            if text.at != NULL:
+                return False
+            at = _text(at, end, text)
+        if at == NULL or at >= end:
+            return False
+        if at[0] == 125:
+            break
+        if at[0] != 44:
+            return False
+    if at + 1 != end or reply.code != 0 or reply.flag != 1 or not 0 <= reply.opaque <= 0x7FFFFFFF:
+        return False
+    return reply.queue_id >= 0 and reply.queue_offset >= 0 and reply.offset_id.at != NULL
+
+
+def scan_send_replies(bytes buffer, Py_ssize_t start, *, Py_ssize_t frame_bytes_max):
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+    cdef Py_ssize_t total = PyBytes_GET_SIZE(buffer), size, end
+    cdef Replied reply
+    cdef Text last
+    cdef list found = []
+    region = None
+    last.at = NULL
+    last.size = 0
+    if start < 0:
+        raise ValueError("the scan begins before the buffer")
+    while start <= total - 8:
+        size = <int32_t>get32(data + start)
+        if size < 4 or size > total - start - 4 or size + 4 > frame_bytes_max:
+            break
+        # The first byte of the second number is the kind of the header: 0 is JSON.
+        if get32(data + start + 4) != size - 4:
+            break
+        end = start + 4 + size
+        memset(&reply, 0, sizeof(reply))
+        reply.code = reply.flag = reply.opaque = reply.version = reply.queue_id = reply.queue_offset = -1
+        if not _header(data + start + 8, data + end, &reply):
+            break
+        if reply.region.at == NULL:
+            region = None
+        elif last.at == NULL or last.size != reply.region.size or memcmp(last.at, reply.region.at, last.size) != 0:
+            region = reply.region.at[: reply.region.size].decode("ascii")
+        last = reply.region
+        transaction_id = None
+        if reply.transaction_id.at != NULL:
+            transaction_id = PyUnicode_DecodeASCII(
+                <const char *>reply.transaction_id.at, reply.transaction_id.size, NULL
+            )
+        found.append(
+            (
+                reply.opaque,
+                PyUnicode_DecodeASCII(<const char *>reply.offset_id.at, reply.offset_id.size, NULL),
+                reply.queue_id,
+                reply.queue_offset,
+                transaction_id,
+                region,
+                not (reply.traced.at != NULL and _is(&reply.traced, b"false", 5)),
+                end,
+            )
+        )
+        start = end
+    return start, found

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import pairwise
 from struct import Struct
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 INTERFACE = 1
 """Number of this set of functions: a compiled one with another number was built from other sources."""
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Column: TypeAlias = "tuple[Buffer, Buffer]"
+SendReplied: TypeAlias = tuple[int, str, int, int, str | None, str | None, bool, int]
 
 ID_HASH_BYTES = 12
 ID_DIGITS = 32
@@ -22,6 +23,22 @@ ID_DIGITS = 32
 _FRAME = Struct(">iI")
 _ITEM = Struct(">iiiii")
 _UNSAFE = re.compile(rb'[\x00-\x1f"\\]')
+_MEMBER = re.compile(
+    rb'"(?P<name>[ !#-\[\]-\x7f]*)":(?:"(?P<text>[ !#-\[\]-\x7f]*)"|(?P<number>0|[1-9][0-9]{0,9}(?![0-9]))'
+    rb"|null|(?P<object>\{))"
+)
+_COUNT = re.compile(rb"0|[1-9][0-9]{0,17}")
+_HEADER_NAMES = {
+    b"code",
+    b"extFields",
+    b"flag",
+    b"language",
+    b"opaque",
+    b"remark",
+    b"serializeTypeCurrentRPC",
+    b"version",
+}
+_REPLY_NAMES = {b"msgId", b"queueId", b"queueOffset", b"transactionId", b"MSG_REGION", b"TRACE_ON"}
 _TEXT_BYTES_MAX = 0x7FFF
 _I32_MAX = 0x7FFFFFFF
 _I64_MAX = 0x7FFFFFFFFFFFFFFF
@@ -84,6 +101,88 @@ def row_ids(stem: bytes, *, first: int, count: int) -> bytes:
         for row in range(first, first + count)
     ]
     return "".join([f"{digest[:20]}00000000{digest[20:]}" for digest in digests]).encode()
+
+
+def scan_send_replies(buffer: bytes, start: int, *, frame_bytes_max: int) -> tuple[int, list[SendReplied]]:
+    """Replies to sends that were stored, as far as they follow each other from `start` on, and where they end.
+
+    Each is: request id, offset id, queue id, queue offset, transaction id, region, whether traces are wanted, and where
+    its frame ends.
+    Everything else stops the scan and is left to those who decode headers: a frame that is not whole, another header
+    than JSON in its shortest form, other codes and fields than those of a plain success, and a body.
+    """
+    found: list[SendReplied] = []
+    if start < 0:
+        raise ValueError("the scan begins before the buffer")
+    while start + _FRAME.size <= len(buffer):
+        size, header_bytes = _FRAME.unpack_from(buffer, start)
+        end = start + 4 + size
+        if header_bytes + 4 != size or size + 4 > frame_bytes_max or end > len(buffer):
+            break
+        replied = _replied(buffer[start + _FRAME.size : end], end)
+        if replied is None:
+            break
+        found.append(replied)
+        start = end
+    return start, found
+
+
+def _replied(header: bytes, end: int) -> SendReplied | None:
+    pairs = _pairs(header, 0)
+    if pairs is None or pairs[1] != len(header):
+        return None
+    values = pairs[0]
+    fields = values.get(b"extFields")
+    is_known = values.keys() <= _HEADER_NAMES and isinstance(fields, dict) and fields.keys() <= _REPLY_NAMES
+    if not is_known or not isinstance(fields, dict) or not all(isinstance(value, bytes) for value in fields.values()):
+        return None
+    numbers = [values.get(name, 0) for name in (b"code", b"flag", b"opaque", b"version")]
+    texts = [values.get(name, b"") for name in (b"language", b"serializeTypeCurrentRPC")]
+    if not all(isinstance(number, int) for number in numbers) or not all(isinstance(text, bytes) for text in texts):
+        return None
+    queue_id, queue_offset = (_COUNT.fullmatch(fields.get(name, b"")) for name in (b"queueId", b"queueOffset"))
+    is_stored = values.get(b"code") == 0 and values.get(b"flag") == 1 and values.get(b"remark") is None
+    if not is_stored or queue_id is None or queue_offset is None or b"msgId" not in fields:
+        return None
+    request_id = values.get(b"opaque", -1)
+    if not 0 <= request_id <= _I32_MAX:
+        return None
+    transaction_id, region = fields.get(b"transactionId"), fields.get(b"MSG_REGION")
+    return (
+        request_id,
+        fields[b"msgId"].decode(),
+        int(queue_id[0]),
+        int(queue_offset[0]),
+        None if transaction_id is None else transaction_id.decode(),
+        None if region is None else region.decode(),
+        fields.get(b"TRACE_ON") != b"false",
+        end,
+    )
+
+
+def _pairs(text: bytes, at: int, *, is_inner: bool = False) -> tuple[dict[bytes, Any], int] | None:
+    """Members of the JSON object at `at`, and where it ends; `None` unless it is as plain as can be."""
+    values: dict[bytes, Any] = {}
+    if text[at : at + 1] != b"{":
+        return None
+    while True:
+        member = _MEMBER.match(text, at + 1)
+        if member is None or member["name"] in values:
+            return None
+        at = member.end()
+        value: Any = member["text"]
+        if member["number"] is not None:
+            value = int(member["number"])
+        elif member["object"] is not None:
+            inner = None if is_inner else _pairs(text, at - 1, is_inner=True)
+            if inner is None:
+                return None
+            value, at = inner
+        values[member["name"]] = value
+        if text[at : at + 1] == b"}":
+            return values, at + 1
+        if text[at : at + 1] != b",":
+            return None
 
 
 def _checked(column: Column, start: int, count: int) -> tuple[Sequence[int], Buffer]:

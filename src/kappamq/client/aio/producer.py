@@ -379,14 +379,14 @@ class Producer:
 
     def _begin_run(self, messages: list[Message], outcomes: Outcomes, timeout_ms: int) -> None:
         if self._tracing is None and not self._settings.latency_faults:
-            run = Run(outcomes, timeout_ms, on_end=self._end_one, on_error=self._on_run_error)
+            run = Run(outcomes, timeout_ms, on_end=self._end, on_error=self._on_run_error)
             try:
                 others = self._run_sender.send(messages, run)
             finally:
                 # Replies come later: nothing has waited since the first was begun.
                 self._inflight += run.begun
         else:
-            others = [(outcomes.expect(), message) for message in messages]
+            others = list(zip(outcomes.expect(len(messages)), messages, strict=True))
         for number, message in others:
             try:
                 outcomes.follow(number, self.send_soon(message, timeout=timeout_ms / 1000))
@@ -404,7 +404,7 @@ class Producer:
         """
         self._check_open()
         timeout_ms = self._timeout_ms(timeout)
-        outcomes = RowOutcomes(on_end=self._end_one)
+        outcomes = RowOutcomes(on_end=self._end)
         queues = await self.queues_of(topic)
         await self._connect_to(queues)
         at_once = min(self._settings.inflight_max, ROW_REQUESTS_AT_ONCE_MAX)
@@ -419,7 +419,7 @@ class Producer:
             try:
                 self._run_sender.send_rows(topic, texts, bodies, rows, outcomes, timeout_ms=timeout_ms)
             except KappaError as fault:
-                self._end_one()
+                self._end(1)
                 outcomes.lose(rows, fault)
         return await outcomes.lost()
 
@@ -765,10 +765,10 @@ class Producer:
             self.cluster.tasks.start(work, name="send again")
             return
         sending.run.outcomes.fail(sending.number, error)
-        self._end_one()
+        self._end(1)
 
-    def _end_one(self) -> None:
-        self._inflight -= 1
+    def _end(self, count: int) -> None:
+        self._inflight -= count
         if self._waiting_for_room:
             self._wake_waiting()
 
@@ -814,7 +814,7 @@ class Producer:
     def _settle(
         self, outcome: "asyncio.Future[SendReceipt]", receipt: SendReceipt | None, error: KappaError | None
     ) -> None:
-        self._end_one()
+        self._end(1)
         if outcome.done():
             return
         if receipt is not None:

@@ -11,14 +11,14 @@ from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.publishing import Publisher, Publishers
 from kappamq.client.core.batching import ITEM_BYTES
 from kappamq.client.core.preparing import Prepared, check_destination, plain_properties
-from kappamq.client.core.receipts import SendReceipt, receipt_of
+from kappamq.client.core.receipts import SendReceipt, SendStatus, receipt_of
 from kappamq.client.settings import ProducerSettings
 from kappamq.errors import ConnectionLost, KappaError
 from kappamq.kernel import encode_batch_rows, encode_sends
-from kappamq.kernel.client_reference import Column
+from kappamq.kernel.client_reference import Column, SendReplied
 from kappamq.model.message import Message, Queue
 from kappamq.model.properties import Name, encode_properties
-from kappamq.net.connection import Connection
+from kappamq.net.connection import Connection, RunWaiter
 from kappamq.wire.codes import ResponseCode
 from kappamq.wire.command import Command
 from kappamq.wire.frame import encode_frame
@@ -62,24 +62,26 @@ class Outcomes:
     """What became of the messages of one call, in their order."""
 
     def __init__(self) -> None:
-        self._receipts: list[SendReceipt | None] = []
+        self.receipts: list[SendReceipt | None] = []
+        """Of all messages; whoever fills some in calls `end` for them."""
         self._errors: dict[int, BaseException] = {}
         self._open = 0
         self._waiter: asyncio.Future[None] | None = None
 
-    def expect(self) -> int:
-        """Number of the next message."""
-        self._receipts.append(None)
-        self._open += 1
-        return len(self._receipts) - 1
+    def expect(self, count: int) -> range:
+        """Numbers of the next messages."""
+        first = len(self.receipts)
+        self.receipts += [None] * count
+        self._open += count
+        return range(first, first + count)
 
     def succeed(self, number: int, receipt: SendReceipt) -> None:
-        self._receipts[number] = receipt
-        self._end_one()
+        self.receipts[number] = receipt
+        self.end(1)
 
     def fail(self, number: int, error: BaseException) -> None:
         self._errors[number] = error
-        self._end_one()
+        self.end(1)
 
     def follow(self, number: int, outcome: "asyncio.Future[SendReceipt]") -> None:
         """Take over what a future will tell."""
@@ -93,8 +95,9 @@ class Outcomes:
 
         outcome.add_done_callback(end)
 
-    def _end_one(self) -> None:
-        self._open -= 1
+    def end(self, count: int) -> None:
+        """The outcome of so many more messages is known."""
+        self._open -= count
         if not self._open and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -105,7 +108,7 @@ class Outcomes:
             await self._waiter
         if self._errors:
             raise self._errors[min(self._errors)]
-        return [receipt for receipt in self._receipts if receipt is not None]
+        return [receipt for receipt in self.receipts if receipt is not None]
 
 
 class Run:
@@ -118,7 +121,7 @@ class Run:
         outcomes: Outcomes,
         timeout_ms: int,
         *,
-        on_end: Callable[[], None],
+        on_end: Callable[[int], None],
         on_error: Callable[["Sending", BaseException], None],
     ) -> None:
         self.outcomes = outcomes
@@ -147,7 +150,7 @@ class Sending(NamedTuple):
     message_id: str
 
 
-class MessageRun:
+class MessageRun(RunWaiter):
     """Messages that are under way on one connection: one waiter for the replies to all of them."""
 
     __slots__ = ("_numbers", "_request_id", "bodies", "messages", "run", "targets", "texts", "unique_ids")
@@ -196,8 +199,20 @@ class MessageRun:
         self.texts.clear()
         self.bodies.clear()
 
-    def done(self) -> bool:
-        return False
+    def set_stored(self, replies: Sequence[SendReplied], /) -> None:
+        targets, ids, numbers, first = self.targets, self.unique_ids, self._numbers, self._request_id
+        receipts = self.run.outcomes.receipts
+        for request_id, offset_id, queue_id, queue_offset, transaction_id, region, is_traced, _ in replies:
+            at = request_id - first
+            queue = targets[at].queue
+            if queue.queue_id != queue_id:
+                queue = Queue(queue.topic, queue.broker, queue_id)
+            receipts[numbers[at]] = SendReceipt(
+                SendStatus.OK, ids[at], offset_id, queue, queue_offset, transaction_id, None, region, is_traced
+            )
+            numbers[at] = -1
+        self.run.outcomes.end(len(replies))
+        self.run.on_end(len(replies))
 
     def set_result(self, reply: Command, /) -> None:
         at = reply.request_id - self._request_id
@@ -210,7 +225,7 @@ class MessageRun:
         run = self.run
         run.outcomes.succeed(self._numbers[at], receipt)
         self._numbers[at] = -1
-        run.on_end()
+        run.on_end(1)
 
     def set_exception(self, error: BaseException, /) -> None:
         """All that are left have the same deadline and the same connection: what ends one ends all."""
@@ -231,8 +246,8 @@ def _column(values: list[bytes]) -> Column:
 class RowOutcomes:
     """What became of the rows of one call: those that are lost are for the caller."""
 
-    def __init__(self, *, on_end: Callable[[], None]) -> None:
-        """`on_end` is called for each request that was begun."""
+    def __init__(self, *, on_end: Callable[[int], None]) -> None:
+        """`on_end` is called with the number of requests that have ended."""
         self._on_end = on_end
         self._open = 0
         self._lost: list[int] = []
@@ -248,7 +263,7 @@ class RowOutcomes:
 
     def end(self) -> None:
         self._open -= 1
-        self._on_end()
+        self._on_end(1)
         if not self._open and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -325,9 +340,9 @@ class RunSender:
         publisher: Publisher | None = None
         targets: dict[int, Target | None] = {}
         groups: dict[int, MessageRun] = {}
-        expect, body_bytes_max = run.outcomes.expect, self._body_bytes_max
-        for message, unique_id in zip(messages, self._cluster.unique_ids.several(len(messages))):
-            number = expect()
+        body_bytes_max = self._body_bytes_max
+        numbers = run.outcomes.expect(len(messages))
+        for number, message, unique_id in zip(numbers, messages, self._cluster.unique_ids.several(len(messages))):
             if message.topic != topic:
                 topic, publisher = message.topic, self._publisher(message.topic)
             properties = None

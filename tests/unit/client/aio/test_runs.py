@@ -90,6 +90,22 @@ async def test_what_did_not_get_through_is_sent_again_with_its_id() -> None:
         assert producer.inflight == 0
 
 
+async def test_replies_to_runs_and_to_single_sends_share_a_connection() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        await producer.send(Message("orders", b"first"))
+        cluster.broker.script(SEND, ResponseCode.SYSTEM_BUSY, degraded(ResponseCode.FLUSH_DISK_TIMEOUT))
+        many = asyncio.get_running_loop().create_task(producer.send_all(messages(50)))
+        await asyncio.sleep(0)
+        singles = [producer.send_soon(Message("orders", b"single %d" % number)) for number in range(5)]
+        receipts = [*await many, *await asyncio.gather(*singles)]
+        by_id = {message.message_id: message for message in stored(cluster)}
+        wanted = [message.body for message in messages(50)] + [b"single %d" % number for number in range(5)]
+        known = [by_id[receipt.message_id].body if receipt.is_ok else b"1" for receipt in receipts]
+        assert known == wanted
+        assert [receipt.is_ok for receipt in receipts].count(False) == 1
+        assert producer.inflight == 0
+
+
 async def test_no_answer_in_time() -> None:
     async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
         await producer.send(Message("orders", b"first"))
