@@ -106,7 +106,7 @@ def encode_sends(texts, bodies, *, Py_ssize_t start, Py_ssize_t count, templates
     cdef const uint8_t[::1] body_data = bodies[1]
     cdef const uint8_t *text = &text_data[0] if text_data.shape[0] else NULL
     cdef const uint8_t *body = &body_data[0] if body_data.shape[0] else NULL
-    cdef list pieces = [(bytes(before), bytes(between), bytes(after)) for before, between, after in templates]
+    cdef list pieces = list(templates)
     cdef Py_ssize_t row, size, header_bytes, text_bytes, body_bytes, total = 0, template_bytes = 0
     cdef uint8_t digits[10]
     cdef int digit_count

@@ -5,7 +5,7 @@ import logging
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.publishing import Publisher, Publishers
@@ -138,7 +138,12 @@ class Target(NamedTuple):
     queue: Queue
     address: str
     connection: Connection
-    template: SendTemplate
+    around: tuple[bytes, bytes, bytes]
+    """The header of a send, around properties and request id."""
+
+
+Entry: TypeAlias = tuple[int, Message, str, Target, str]
+"""Number, message, unique id, where it goes, text of its properties."""
 
 
 class Sending(NamedTuple):
@@ -153,51 +158,28 @@ class Sending(NamedTuple):
 class MessageRun(RunWaiter):
     """Messages that are under way on one connection: one waiter for the replies to all of them."""
 
-    __slots__ = ("_numbers", "_request_id", "bodies", "messages", "run", "targets", "texts", "unique_ids")
+    __slots__ = ("_numbers", "_request_id", "messages", "run", "targets", "unique_ids")
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, entries: "Sequence[Entry]") -> None:
         self.run = run
-        self.messages: list[Message] = []
-        self.unique_ids: list[str] = []
-        self.targets: list[Target] = []
-        self.texts: list[bytes] = []
-        self.bodies: list[bytes] = []
-        self._numbers: list[int] = []
+        numbers, self.messages, self.unique_ids, self.targets, _ = zip(*entries, strict=True)
+        self._numbers = list(numbers)
         """Of the messages, or -1 once their outcome is known."""
         self._request_id = 0
 
-    def add(self, number: int, message: Message, unique_id: str, target: Target, text: bytes) -> None:
-        self._numbers.append(number)
-        self.messages.append(message)
-        self.unique_ids.append(unique_id)
-        self.targets.append(target)
-        self.texts.append(text)
-        self.bodies.append(message.body)
-
-    def write(self, born_at: bytes) -> None:
-        """Send all of them; what cannot be sent has failed."""
+    def write(self, texts: Sequence[str]) -> None:
+        """Send all of them, with these properties; what cannot be sent has failed."""
         connection, count = self.targets[0].connection, len(self.messages)
+        columns = _text_column(texts), _column([message.body for message in self.messages])
         self.run.begun += count
-        around: dict[int, tuple[bytes, bytes, bytes]] = {}
-        for target in self.targets:
-            if id(target) not in around:
-                around[id(target)] = target.template.around(born_at)
         try:
             self._request_id = connection.expect_many(self, count, timeout_ms=self.run.timeout_ms)
         except KappaError as error:
             self.set_exception(error)
             return
-        frames = encode_sends(
-            _column(self.texts),
-            _column(self.bodies),
-            start=0,
-            count=count,
-            templates=[around[id(target)] for target in self.targets],
-            request_id=self._request_id,
-        )
+        templates = [target.around for target in self.targets]
+        frames = encode_sends(*columns, start=0, count=count, templates=templates, request_id=self._request_id)
         connection.write(frames)
-        self.texts.clear()
-        self.bodies.clear()
 
     def set_stored(self, replies: Sequence[SendReplied], /) -> None:
         targets, ids, numbers, first = self.targets, self.unique_ids, self._numbers, self._request_id
@@ -239,8 +221,15 @@ class MessageRun(RunWaiter):
             self.run.on_error(Sending(self.run, number, self.messages[at], self.unique_ids[at]), error)
 
 
-def _column(values: list[bytes]) -> Column:
+def _column(values: Sequence[bytes]) -> Column:
     return array("i", accumulate(map(len, values), initial=0)).tobytes(), b"".join(values)
+
+
+def _text_column(values: Sequence[str]) -> Column:
+    joined = "".join(values)
+    if joined.isascii():
+        return array("i", accumulate(map(len, values), initial=0)).tobytes(), joined.encode()
+    return _column([value.encode() for value in values])
 
 
 class RowOutcomes:
@@ -339,7 +328,8 @@ class RunSender:
         topic: str | None = None
         publisher: Publisher | None = None
         targets: dict[int, Target | None] = {}
-        groups: dict[int, MessageRun] = {}
+        groups: dict[int, list[Entry]] = {}
+        born_at = b"%d" % self._cluster.clock.now_ms()
         body_bytes_max = self._body_bytes_max
         numbers = run.outcomes.expect(len(messages))
         for number, message, unique_id in zip(numbers, messages, self._cluster.unique_ids.several(len(messages))):
@@ -353,18 +343,19 @@ class RunSender:
                 continue
             queue = publisher.rotation.next()
             if id(queue) not in targets:
-                targets[id(queue)] = self._target(queue)
+                targets[id(queue)] = self._target(queue, born_at)
             target = targets[id(queue)]
             if target is None:
                 others.append((number, message))
                 continue
+            entry = (number, message, unique_id, target, properties)
             group = groups.get(id(target.connection))
             if group is None:
-                group = groups[id(target.connection)] = MessageRun(run)
-            group.add(number, message, unique_id, target, properties.encode())
-        born_at = b"%d" % self._cluster.clock.now_ms()
-        for group in groups.values():
-            group.write(born_at)
+                groups[id(target.connection)] = [entry]
+            else:
+                group.append(entry)
+        for entries in groups.values():
+            MessageRun(run, entries).write([entry[-1] for entry in entries])
         return others
 
     def send_rows(
@@ -373,18 +364,19 @@ class RunSender:
         """Write rows as one batch, to the queue whose turn it is. Raises when nothing is written."""
         publisher = self._publisher(topic)
         turns = () if publisher is None else (publisher.rotation.next() for _ in publisher.queues)
-        target = next((target for queue in turns if (target := self._target(queue)) is not None), None)
-        if target is None:
+        found = next(((queue, way[1]) for queue in turns if (way := self._way(queue)) is not None), None)
+        if found is None:
             raise ConnectionLost(f"no connection to a broker of topic {topic!r}: try again")
+        queue, connection = found
         body = encode_batch_rows(texts, bodies, start=rows.start, count=len(rows))
-        command = self._make_command(Prepared(topic, "", body, _BATCH_PROPERTIES, 0, is_batch=True), target.queue)
+        command = self._make_command(Prepared(topic, "", body, _BATCH_PROPERTIES, 0, is_batch=True), queue)
         batch = outcomes.begin(rows)
         try:
-            command.request_id = target.connection.expect(batch, timeout_ms=timeout_ms)
+            command.request_id = connection.expect(batch, timeout_ms=timeout_ms)
         except KappaError as error:
             batch.set_exception(error)
             return
-        target.connection.write(encode_frame(command))
+        connection.write(encode_frame(command))
 
     def _publisher(self, topic: str) -> Publisher | None:
         try:
@@ -393,13 +385,16 @@ class RunSender:
             return None  # Whoever sends it otherwise says why not.
         return self._publishers.known(topic)
 
-    def _target(self, queue: Queue) -> Target | None:
+    def _target(self, queue: Queue, born_at: bytes) -> Target | None:
         """Where messages for a queue go now; `None` without a connection."""
+        way = self._way(queue)
+        return None if way is None else Target(queue, *way, self._template(queue).around(born_at))
+
+    def _way(self, queue: Queue) -> tuple[str, Connection] | None:
+        """Address and connection of the broker of a queue."""
         address = self._cluster.routes.addresses.master_of(queue.broker)
         connection = self._cluster.dialer.open_connection(address) if address is not None else None
-        if address is None or connection is None:
-            return None
-        return Target(queue, address, connection, self._template(queue))
+        return None if address is None or connection is None else (address, connection)
 
     def _template(self, queue: Queue) -> SendTemplate:
         template = self._templates.get(queue)
