@@ -8,7 +8,14 @@ import os
 
 from setuptools import Extension, setup
 
-MODULES = ("kernel._compiled", "kernel._columns", "kernel._verify", "net._sockets", "store._syncing")
+MODULES = (
+    "kernel._compiled",
+    "kernel._columns",
+    "kernel._client",
+    "kernel._verify",
+    "net._sockets",
+    "store._syncing",
+)
 
 
 def extensions() -> list[Extension]:

@@ -113,27 +113,3 @@ def test_no_record_lies_outside(at: int) -> None:
 def test_starts_that_are_cut_short() -> None:
     with pytest.raises(ValueError, match="cut short"):
         compiled.decode_columns(b"", ("body",), starts=b"1234567", first=None, end=None, tags=None)
-
-
-@st.composite
-def columns_of(draw: st.DrawFn, rows: int) -> tuple[bytes, bytes]:
-    """Offsets and data of a column; sometimes its offsets are no offsets."""
-    values = draw(st.lists(st.binary(max_size=12) | st.text(max_size=6).map(str.encode), min_size=rows, max_size=rows))
-    ends = np.cumsum([0, *map(len, values)]).astype(np.int32)
-    if not draw(st.integers(0, 5)):
-        ends[draw(st.integers(0, rows))] = draw(st.sampled_from((-1, 2**31 - 1, 3)))
-    return ends.tobytes(), b"".join(values)
-
-
-@settings(deadline=None)
-@given(st.data(), st.integers(0, 5), st.integers(-1, 6), st.integers(-1, 6))
-def test_sends(data: st.DataObject, rows: int, start: int, count: int) -> None:
-    texts, bodies = data.draw(columns_of(rows)), data.draw(columns_of(rows))
-    named: dict[str, Any] = {
-        "start": start,
-        "count": count,
-        "templates": data.draw(st.lists(st.just((b"{", b",", b"}")) | st.just((b"", b"12", b"3")), max_size=3)),
-        "request_id": data.draw(st.sampled_from((0, 9, 10, 2**31 - 7, 2**31 - 1, -1))),
-    }
-    wanted = outcome(reference.encode_sends, texts, bodies, **named)
-    assert outcome(compiled.encode_sends, texts, bodies, **named) == wanted

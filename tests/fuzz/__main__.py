@@ -8,7 +8,7 @@ import random
 import sys
 import time
 
-from tests.fuzz import record_input, verify_input
+from tests.fuzz import client_input, record_input, verify_input
 from tests.fuzz.kernel_input import FAULTS, Corpus, difference
 
 SECONDS: float = 600.0
@@ -22,7 +22,8 @@ def main(arguments: list[str]) -> int:
     records = record_input.Records(random.Random(seed))
     logs = verify_input.Logs(random.Random(seed))
     end = time.monotonic() + seconds
-    count = plain = 0
+    client = client_input.Input(random.Random(seed))
+    count = plain = stored = 0
     while time.monotonic() < end:
         data = corpus.next()
         found, taken = difference(data)
@@ -39,9 +40,16 @@ def main(arguments: list[str]) -> int:
         if found is not None:
             print(f"after {count} inputs: {found}\ninput: {log}", file=sys.stderr)
             return 1
+        columns, replies = client.columns(), client.replies()
+        found, matched = client_input.difference(columns, replies)
+        if found is not None:
+            print(f"after {count} inputs: {found}\ninput: {columns} {replies.hex()}", file=sys.stderr)
+            return 1
         count += 1
         plain += taken > 0
-    print(f"{count} inputs, {plain} of them with plain sends, no difference; errors seen: {dict(FAULTS)}")
+        stored += matched > 0
+    print(f"{count} inputs, {plain} of them with plain sends, {stored} with plain replies, no difference")
+    print(f"errors seen: {dict(FAULTS)}")
     return 0
 
 

@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
 pytest.importorskip("kappamq.kernel._columns", reason="the compiled reader of records is not built")
 pytest.importorskip("kappamq.kernel._verify", reason="the compiled verifier is not built")
+pytest.importorskip("kappamq.kernel._client", reason="the compiled client side is not built")
 
 from tests.fuzz.__main__ import main
 

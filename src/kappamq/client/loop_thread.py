@@ -61,13 +61,17 @@ class LoopThread(Generic[Front]):
 
     def call(self, work: Callable[[Front], Coroutine[Any, Any, Value]]) -> Value:
         """Result of a coroutine of the front. Interrupting the wait (Ctrl-C) cancels it."""
-        front, loop = self._current()
-        future = asyncio.run_coroutine_threadsafe(work(front), loop)
+        future = self.start(work)
         try:
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
             raise
+
+    def start(self, work: Callable[[Front], Coroutine[Any, Any, Value]]) -> "Future[Value]":
+        """Begin a coroutine of the front, without waiting for it."""
+        front, loop = self._current()
+        return asyncio.run_coroutine_threadsafe(work(front), loop)
 
     def run_soon(self, work: Callable[[], None]) -> None:
         """Run a plain function in the loop, from any thread."""

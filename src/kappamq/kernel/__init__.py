@@ -6,13 +6,13 @@ there is no compiler and where KAPPAMQ_KERNEL=python asks for it.
 
 import os
 
-from kappamq.kernel import columns_reference, reference, verify_reference
+from kappamq.kernel import client_reference, columns_reference, reference, verify_reference
+from kappamq.kernel.client_reference import encode_batch_rows, encode_sends, row_ids, scan_send_replies
 from kappamq.kernel.columns_reference import (
     decode_columns,
     decode_properties,
     decode_record,
     decode_records,
-    encode_sends,
 )
 from kappamq.kernel.reference import (
     chain_keys,
@@ -73,7 +73,6 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
                 decode_properties,
                 decode_record,
                 decode_records,
-                encode_sends,
             )
     try:
         from kappamq.kernel import _verify
@@ -84,6 +83,13 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
             from kappamq.kernel._verify import record_runs, valid_size, verify_entries
 
             VERIFIER = "compiled"
+    try:
+        from kappamq.kernel import _client
+    except ImportError:
+        pass
+    else:
+        if _client.INTERFACE == client_reference.INTERFACE:
+            from kappamq.kernel._client import encode_batch_rows, encode_sends, row_ids, scan_send_replies
 
 __all__ = [
     "KERNEL",
@@ -94,6 +100,7 @@ __all__ = [
     "decode_properties",
     "decode_record",
     "decode_records",
+    "encode_batch_rows",
     "encode_record",
     "encode_send_replies",
     "encode_sends",
@@ -104,7 +111,9 @@ __all__ = [
     "link_heads",
     "place_sends",
     "record_runs",
+    "row_ids",
     "scan_pulls",
+    "scan_send_replies",
     "scan_sends",
     "scan_turn",
     "split_frames",

@@ -3,4 +3,3 @@ from kappamq.kernel.columns_reference import decode_columns as decode_columns
 from kappamq.kernel.columns_reference import decode_properties as decode_properties
 from kappamq.kernel.columns_reference import decode_record as decode_record
 from kappamq.kernel.columns_reference import decode_records as decode_records
-from kappamq.kernel.columns_reference import encode_sends as encode_sends

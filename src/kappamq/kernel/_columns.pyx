@@ -44,10 +44,6 @@ cdef extern from *:
     static inline unsigned int kappa_load32(const unsigned char *at) {
         return ((unsigned int)at[0] << 24) | ((unsigned int)at[1] << 16) | ((unsigned int)at[2] << 8) | at[3];
     }
-    static inline void kappa_store32(unsigned char *at, unsigned int v) {
-        at[0] = (unsigned char)(v >> 24); at[1] = (unsigned char)(v >> 16);
-        at[2] = (unsigned char)(v >> 8); at[3] = (unsigned char)v;
-    }
     static inline unsigned long long kappa_load64(const unsigned char *at) {
         return ((unsigned long long)kappa_load32(at) << 32) | kappa_load32(at + 4);
     }
@@ -63,7 +59,6 @@ cdef extern from *:
     }
     """
     void copy_short "kappa_copy"(uint8_t *into, const uint8_t *source, Py_ssize_t size, Py_ssize_t room) noexcept nogil
-    void put32 "kappa_store32"(uint8_t *at, uint32_t value) noexcept nogil
     uint32_t get32 "kappa_load32"(const uint8_t *at) noexcept nogil
     uint64_t get64 "kappa_load64"(const uint8_t *at) noexcept nogil
 
@@ -718,114 +713,3 @@ cdef object _fill(const Parts *rows, Py_ssize_t count, _Table table, list tags, 
         joined |= rows[number].flags
         table.add(&rows[number], pieces, found)
     return table.rows, joined, table.done()
-
-
-# ── Sends ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-cdef int32_t _offset(const uint8_t *offsets, Py_ssize_t row) noexcept nogil:
-    cdef int32_t value
-    memcpy(&value, offsets + row * 4, 4)
-    return value
-
-
-cdef int _check_rows(const uint8_t[::1] offsets, Py_ssize_t data_bytes, Py_ssize_t start, Py_ssize_t count) except -1:
-    cdef Py_ssize_t row, limit = offsets.shape[0] // 4
-    cdef int32_t last = 0, end
-    if start < 0 or count < 0 or count > limit or start >= limit - count:
-        raise ValueError("the rows lie outside of their column")
-    for row in range(start, start + count + 1):
-        end = _offset(&offsets[0], row)
-        if end < last or end > data_bytes:
-            raise ValueError("the offsets of a column do not ascend within its data")
-        last = end
-    return 0
-
-
-cdef Py_ssize_t _escaped_bytes(const uint8_t *at, Py_ssize_t size) noexcept nogil:
-    cdef Py_ssize_t number, total = size
-    for number in range(size):
-        if at[number] < 32 or at[number] == 34 or at[number] == 92:
-            total += 5
-    return total
-
-
-cdef uint8_t *_escape(const uint8_t *at, Py_ssize_t size, uint8_t *into) noexcept nogil:
-    """Write a JSON string without its quotes; returns the position behind it."""
-    cdef Py_ssize_t number
-    cdef uint8_t octet, low
-    for number in range(size):
-        octet = at[number]
-        if octet < 32 or octet == 34 or octet == 92:
-            memcpy(into, b"\\u00", 4)
-            low = octet & 15
-            into[4] = 48 + (octet >> 4)
-            into[5] = 48 + low if low < 10 else 87 + low
-            into += 6
-        else:
-            into[0] = octet
-            into += 1
-    return into
-
-
-cdef int _digits_of(int32_t value, uint8_t *digits) noexcept nogil:
-    """Write a number of at most 10 digits from the end of `digits` on; returns how many there are."""
-    cdef int count = 0
-    while True:
-        count += 1
-        digits[10 - count] = 48 + value % 10
-        value //= 10
-        if value == 0:
-            return count
-
-
-def encode_sends(texts, bodies, *, Py_ssize_t start, Py_ssize_t count, templates, int64_t request_id):
-    cdef const uint8_t[::1] text_offsets = texts[0]
-    cdef const uint8_t[::1] text_data = texts[1]
-    cdef const uint8_t[::1] body_offsets = bodies[0]
-    cdef const uint8_t[::1] body_data = bodies[1]
-    cdef const uint8_t *text = &text_data[0] if text_data.shape[0] else NULL
-    cdef const uint8_t *body = &body_data[0] if body_data.shape[0] else NULL
-    cdef list pieces = [(bytes(before), bytes(between), bytes(after)) for before, between, after in templates]
-    cdef Py_ssize_t row, size, header_bytes, text_bytes, body_bytes, total = 0, template_bytes = 0
-    cdef uint8_t digits[10]
-    cdef int digit_count
-    cdef uint8_t *frame
-    cdef uint8_t *at
-    cdef bytes before, between, after, frames
-    _check_rows(text_offsets, text_data.shape[0], start, count)
-    _check_rows(body_offsets, body_data.shape[0], start, count)
-    if not pieces or not 0 <= request_id <= 0x7FFFFFFF - count:
-        raise ValueError("there is no template, or the request ids do not fit")
-    for before, between, after in pieces:
-        template_bytes = max(template_bytes, len(before) + len(between) + len(after))
-    for row in range(start, start + count):
-        size = _offset(&text_offsets[0], row)
-        text_bytes = _offset(&text_offsets[0], row + 1) - size
-        total += _escaped_bytes(text + size, text_bytes) + template_bytes + 18
-    total += _offset(&body_offsets[0], start + count) - _offset(&body_offsets[0], start)
-    frames = PyBytes_FromStringAndSize(NULL, total)
-    frame = <uint8_t *>PyBytes_AS_STRING(frames)
-    for row in range(count):
-        before, between, after = pieces[row % len(pieces)]
-        size = _offset(&text_offsets[0], start + row)
-        text_bytes = _offset(&text_offsets[0], start + row + 1) - size
-        at = _copied(before, frame + 8)
-        at = _escape(text + size, text_bytes, at)
-        at = _copied(between, at)
-        digit_count = _digits_of(<int32_t>(request_id + row), digits)
-        memcpy(at, digits + 10 - digit_count, digit_count)
-        at = _copied(after, at + digit_count)
-        header_bytes = at - frame - 8
-        size = _offset(&body_offsets[0], start + row)
-        body_bytes = _offset(&body_offsets[0], start + row + 1) - size
-        if body_bytes:
-            memcpy(at, body + size, body_bytes)
-        put32(frame, <uint32_t>(header_bytes + body_bytes + 4))
-        put32(frame + 4, <uint32_t>header_bytes)
-        frame = at + body_bytes
-    return frames[: frame - <uint8_t *>PyBytes_AS_STRING(frames)]
-
-
-cdef uint8_t *_copied(bytes piece, uint8_t *into) noexcept:
-    memcpy(into, PyBytes_AS_STRING(piece), PyBytes_GET_SIZE(piece))
-    return into + PyBytes_GET_SIZE(piece)

@@ -1,12 +1,10 @@
-"""Records to values, and columns to sends, in plain Python: the specification of what a compiled kernel must do.
+"""Records to values, in plain Python: the specification of what a compiled kernel must do.
 
 The layout of a record is drawn in `reference.py`. `decode_columns` is for Arrow: what it returns are the buffers of its
 arrays, in native byte order.
 """
 
-import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, TypeAlias, TypeVar
@@ -21,15 +19,12 @@ RECORD_BYTES_MIN = 91
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Made = TypeVar("Made")
-Column: TypeAlias = "tuple[Buffer, Buffer]"
 Arrays: TypeAlias = "dict[str, tuple[Any, ...]]"
 
 _HEAD = Struct(">iiiiiqqiq")
 _TAIL = Struct(">iqi")
 _I64 = Struct(">q")
 _I16 = Struct(">h")
-_FRAME = Struct(">iI")
-_UNSAFE = re.compile(rb'[\x00-\x1f"\\]')
 _BORN_V6 = 0x10
 _STORE_V6 = 0x20
 
@@ -88,51 +83,6 @@ def decode_columns(
     record by record: where this function is not compiled, and where a record holds a batch, or a property twice.
     """
     return None
-
-
-def encode_sends(
-    texts: Column,
-    bodies: Column,
-    *,
-    start: int,
-    count: int,
-    templates: Sequence[tuple[bytes, bytes, bytes]],
-    request_id: int,
-) -> bytes:
-    """Frames of the sends of rows from `start` on, one after the other.
-
-    `texts` (properties) and `bodies` are columns: packed i32 offsets, and what they point into. A header is a template
-    around the text of the properties (within JSON quotes) and the request id; rows take the templates in turn, and
-    request ids count up.
-    """
-    text_ends, text_data = _checked(texts, start, count)
-    body_ends, body_data = _checked(bodies, start, count)
-    if not templates or not 0 <= request_id <= 0x7FFFFFFF - count:
-        raise ValueError("there is no template, or the request ids do not fit")
-    frames: list[bytes] = []
-    for row in range(count):
-        before, between, after = templates[row % len(templates)]
-        text = bytes(text_data[text_ends[row] : text_ends[row + 1]])
-        body = bytes(body_data[body_ends[row] : body_ends[row + 1]])
-        header = before + _escape(text) + between + b"%d" % (request_id + row) + after
-        frames += (_FRAME.pack(len(header) + len(body) + 4, len(header)), header, body)
-    return b"".join(frames)
-
-
-def _checked(column: Column, start: int, count: int) -> tuple[Sequence[int], Buffer]:
-    """Offsets of the rows, as a sequence, and the data that they lie within."""
-    offsets, data = memoryview(column[0]).cast("B"), memoryview(column[1]).cast("B")
-    if start < 0 or count < 0 or len(offsets) < (start + count + 1) * 4:
-        raise ValueError("the rows lie outside of their column")
-    ends = offsets[start * 4 : (start + count + 1) * 4].cast("i")
-    if ends[0] < 0 or ends[-1] > len(data) or any(first > last for first, last in pairwise(ends)):
-        raise ValueError("the offsets of a column do not ascend within its data")
-    return ends, data
-
-
-def _escape(text: bytes) -> bytes:
-    """A JSON string of text in UTF-8, without its quotes."""
-    return _UNSAFE.sub(lambda found: b"\\u%04x" % found[0][0], text)
 
 
 def _fields(buffer: Buffer, at: int) -> tuple[Any, ...]:

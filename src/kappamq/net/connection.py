@@ -6,16 +6,19 @@ unanswered (`unanswered_max`). What was read already waits in a backlog, so orde
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from kappamq.errors import CallTimeout, ConnectionLost, LocalProtocolError, RemoteProtocolError
+from kappamq.kernel import scan_send_replies
+from kappamq.kernel.client_reference import SendReplied
 from kappamq.model.ids import pack_host
-from kappamq.wire.command import ONE_WAY_FLAG, Command
+from kappamq.wire.command import ONE_WAY_FLAG, Command, HeaderType
 from kappamq.wire.exchange import INFLIGHT_MAX, Exchange
-from kappamq.wire.frame import FRAME_BYTES_MAX, FrameDecoder, encode_frame
+from kappamq.wire.frame import FRAME_BYTES_MAX, FRAME_HEAD_BYTES, FrameDecoder, encode_frame
 from kappamq.wire.header_codec import decode_header
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,24 @@ class ReplyWaiter(Protocol):
 
     def set_result(self, reply: Command, /) -> None: ...
 
+    def set_exception(self, error: BaseException, /) -> None: ...
+
+
+class RunWaiter(ABC):
+    """Gets the replies to many sends. Plain successes come as the kernel finds them, the others as commands."""
+
+    __slots__ = ()
+
+    def done(self) -> bool:
+        return False
+
+    @abstractmethod
+    def set_stored(self, replies: Sequence[SendReplied], /) -> None: ...
+
+    @abstractmethod
+    def set_result(self, reply: Command, /) -> None: ...
+
+    @abstractmethod
     def set_exception(self, error: BaseException, /) -> None: ...
 
 
@@ -86,6 +107,8 @@ class Connection(asyncio.Protocol):
         self._is_read_paused = False
         self._is_flush_due = False
         self._is_closing = False
+        self._has_runs = False
+        """Whether replies to many sends may be on their way."""
         self._unanswered = 0
         self.lost: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection is gone."""
@@ -167,6 +190,9 @@ class Connection(asyncio.Protocol):
             if self._on_frames is not None and not self._backlog:
                 self._take_in_bulk(self._decoder.join(data), self._on_frames)
                 return
+            if self._has_runs and not self._backlog:
+                self._take_replies(self._decoder.join(data))
+                return
             commands = self._decoder.feed(data)
         except RemoteProtocolError as fault:
             self._refuse_stream(data, fault)
@@ -205,6 +231,31 @@ class Connection(asyncio.Protocol):
             if self._is_closing:
                 break
         self._finish_read()
+
+    def _take_replies(self, buffer: bytes) -> None:
+        """The same where many replies to plain sends are awaited: they go to their run together."""
+        taken, replies = scan_send_replies(buffer, 0, frame_bytes_max=self._limits.frame_bytes_max)
+        start, position = 0, 0
+        while position < len(replies):
+            waiter = self._exchange.waiter_of(replies[position][0])
+            if isinstance(waiter, RunWaiter):
+                rest = replies[position:] if position else replies
+                count = self._exchange.close_run((reply[0] for reply in rest), waiter)
+                waiter.set_stored(rest[:count])
+                position += count
+            else:
+                if waiter is not None:
+                    self._handle(
+                        decode_header(HeaderType.JSON, buffer[start + FRAME_HEAD_BYTES : replies[position][-1]], b"")
+                    )
+                position += 1
+            start = replies[position - 1][-1]
+        frames = self._decoder.split(buffer, taken)
+        self._note_progress(taken > 0 or bool(frames))
+        self._has_runs = self._exchange.inflight > 0
+        self._take(
+            [decode_header(kind, buffer[start:middle], buffer[middle:stop]) for kind, start, middle, stop in frames]
+        )
 
     @property
     def takes_frames(self) -> bool:
@@ -391,11 +442,12 @@ class Connection(asyncio.Protocol):
             self._expiry = self._loop.call_later(min(_EXPIRE_SECONDS, timeout_ms / 1000), self._expire)
         return request_id
 
-    def expect_many(self, waiter: ReplyWaiter, count: int, *, timeout_ms: float) -> int:
+    def expect_many(self, waiter: RunWaiter, count: int, *, timeout_ms: float) -> int:
         """The same for requests with ids that follow each other: `waiter` gets every reply. Returns the first id."""
         if not self.is_open:
             raise ConnectionLost(f"connection to {self.peer} is {self._why}: try again")
         request_id = self._exchange.open_many(waiter, count, deadline=self._loop.time() + timeout_ms / 1000)
+        self._has_runs = True
         if self._expiry is None:
             self._expiry = self._loop.call_later(min(_EXPIRE_SECONDS, timeout_ms / 1000), self._expire)
         return request_id

@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import blake2b
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kappamq.errors import InvalidMessage, UsageError
+from kappamq.kernel import row_ids
+from kappamq.kernel.client_reference import ID_DIGITS
 from kappamq.model.message import Message
 from kappamq.model.properties import PROPERTIES_BYTES_MAX, RESERVED, Name
 
@@ -35,7 +36,6 @@ COLUMNS_PASSED_OVER: Final = ("queueOffset", "storeTimestamp", "bornTimestamp", 
 """What reading a topic gives and sending decides anew."""
 
 _PLAIN_COLUMNS: Final = frozenset({"body", "value", "topic", "keys", "tags", "properties", "messageId"})
-_ID_HASH_BYTES: Final = 12
 
 
 @dataclass(slots=True)
@@ -58,20 +58,14 @@ class RowIdentity:
     partition: int
 
     def message_id(self, row: int) -> str:
-        """Id of a row, in the form of a client's unique id.
+        """Id of a row."""
+        return self.message_ids(row, 1)[0].as_py()  # type: ignore[no-any-return]
 
-        RocketMQ: tools read the time of birth from digits 20 to 27. Zero there means the start of the month.
-        """
-        return self.message_ids(row, 1)[0]
-
-    def message_ids(self, first_row: int, count: int) -> list[str]:
+    def message_ids(self, first_row: int, count: int) -> pa.StringArray:
         """Ids of rows that follow each other."""
-        start = f"{self.write}/{self.batch}/{self.partition}/".encode()
-        digests = [
-            blake2b(b"%b%d" % (start, row), digest_size=_ID_HASH_BYTES).hexdigest().upper()
-            for row in range(first_row, first_row + count)
-        ]
-        return [f"{digest[:20]}00000000{digest[20:]}" for digest in digests]
+        ids = row_ids(f"{self.write}/{self.batch}/{self.partition}/".encode(), first=first_row, count=count)
+        offsets = np.arange(0, len(ids) + 1, ID_DIGITS, dtype=np.int32)
+        return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(ids))
 
 
 def check_columns(columns: Sequence[str], *, topic: str | None) -> None:
@@ -95,9 +89,10 @@ def rows_to_messages(
     """One message for each row; `first_row` counts the rows of the partition before this batch."""
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name in COLUMNS_USED}
     bodies = columns.get("body") or columns.get("value") or []
+    ids = identity.message_ids(first_row, batch.num_rows).to_pylist()
     for at, body in enumerate(bodies):
         row = {name: values[at] for name, values in columns.items()}
-        yield _message(row, _bytes_of(body, first_row + at), identity.message_id(first_row + at), topic)
+        yield _message(row, _bytes_of(body, first_row + at), ids[at], topic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +119,7 @@ def plain_rows(
     is_simple = names <= _PLAIN_COLUMNS and body.type in (pa.binary(), pa.string()) and not body.null_count
     if not is_simple or goes_to is None or not batch.num_rows:
         return None
-    ids = pa.array(identity.message_ids(first_row, batch.num_rows))
+    ids = identity.message_ids(first_row, batch.num_rows)
     if "messageId" in names:
         ids = _first_filled(batch.column("messageId"), ids)
     # The order in which a client puts them.

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -28,6 +29,7 @@ from kappamq.client.loop_thread import LoopThread
 from kappamq.client.settings import ProducerSettings
 from kappamq.errors import KappaError, UsageError
 from kappamq.model.message import Message, Queue
+from kappamq.model.names import is_retry_topic
 from kappamq.spark.brokers import patiently
 from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, plain_rows, rows_to_messages
 from kappamq.spark.halves import deliver, discard, send_halves
@@ -151,40 +153,64 @@ def send_rows(batches: "Iterator[pa.RecordBatch]", identity: RowIdentity, option
     )
     sent = Sent(identity.partition, 0, identity.write)
     opened = False
+    under_way: _UnderWay | None = None
     try:
         for batch in batches if options.is_transactional else _paced(batches, options.rows_per_second):
             if not opened:
                 thread.open()
                 opened = True
-            lost = _send_columns(thread, batch, identity, sent.rows, options)
-            outgoing = []
-            if lost is None or lost:
-                messages = rows_to_messages(batch, identity, sent.rows, topic=options.topic)
-                outgoing = [message for row, message in enumerate(messages) if lost is None or row in lost]
-            sent.halves += thread.call(lambda producer, rows=outgoing: _send_rows(producer, rows, options))  # type: ignore[misc]
+            # The next batch is read and encoded while this one is stored.
+            previous, under_way = under_way, _begin(thread, batch, identity, sent.rows, options)
+            if previous is not None:
+                _finish(thread, previous, identity, options)
+            if under_way.lost is None:
+                messages = list(rows_to_messages(batch, identity, sent.rows, topic=options.topic))
+                sent.halves += thread.call(partial(_send_rows, rows=messages, options=options))
+                under_way = None
             sent.rows += batch.num_rows
+        if under_way is not None:
+            _finish(thread, under_way, identity, options)
     finally:
         if opened:
             thread.close()
     return sent
 
 
-def _send_columns(
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A batch of rows; the numbers of those that are lost are known later. Without: it is not sent as columns."""
+
+    batch: "pa.RecordBatch"
+    first_row: int
+    lost: "Future[list[int]] | None"
+
+
+def _begin(
     thread: LoopThread[Producer], batch: "pa.RecordBatch", identity: RowIdentity, first_row: int, options: WriteOptions
-) -> set[int] | None:
-    """Send a batch as columns. Returns the rows that are still to be sent, as messages; `None` means all."""
+) -> _UnderWay:
+    """Begin to send a batch as columns, if that can be done."""
     if options.is_transactional:
-        return None
+        return _UnderWay(batch, first_row, None)
     body_bytes_max = PLAIN_BODY_BYTES_MAX if options.compression == "none" else options.compress_from_bytes - 1
     rows = plain_rows(batch, identity, first_row, topic=options.topic, body_bytes_max=body_bytes_max)
     if rows is None:
-        return None
+        return _UnderWay(batch, first_row, None)
+    sending = partial(Producer.send_rows, topic=rows.topic, texts=rows.texts, bodies=rows.bodies, count=rows.count)
+    return _UnderWay(batch, first_row, thread.start(sending))
+
+
+def _finish(thread: LoopThread[Producer], sent: _UnderWay, identity: RowIdentity, options: WriteOptions) -> None:
+    """Wait until a batch is stored; what was lost of it is sent again, as messages with the same ids."""
+    assert sent.lost is not None
     try:
-        sending = partial(Producer.send_rows, topic=rows.topic, texts=rows.texts, bodies=rows.bodies, count=rows.count)
-        return set(thread.call(sending))
+        lost = set(sent.lost.result())
     except KappaError as fault:
         log.info("columns not sent: their messages are tried one by one fault=%s", fault)
-        return None
+        lost = set(range(sent.batch.num_rows))
+    if lost:
+        messages = rows_to_messages(sent.batch, identity, sent.first_row, topic=options.topic)
+        again = [message for row, message in enumerate(messages) if row in lost]
+        thread.call(partial(_send_rows, rows=again, options=options))
 
 
 def _paced(batches: "Iterator[pa.RecordBatch]", rows_per_second: int | None) -> "Iterator[pa.RecordBatch]":
@@ -260,7 +286,9 @@ def _requests(rows: list[Outgoing], options: WriteOptions) -> Iterator[list[Mess
     """Messages that travel together, in order."""
 
     def is_single(row: Outgoing) -> bool:
-        return row.is_single or (options.compression != "none" and len(row.message.body) >= options.compress_from_bytes)
+        if row.is_single or is_retry_topic(row.message.topic):
+            return True
+        return options.compression != "none" and len(row.message.body) >= options.compress_from_bytes
 
     for single, run in groupby(rows, is_single):
         if single:

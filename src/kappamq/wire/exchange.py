@@ -3,6 +3,7 @@
 Both ends of a connection ask and answer, so each side has an exchange of its own for the requests it made.
 """
 
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 from kappamq.errors import TooManyInFlight
@@ -60,6 +61,22 @@ class Exchange(Generic[Waiter]):
     def close(self, request_id: int) -> Waiter | None:
         """Waiter of a request that ended; `None` when nobody waits (any more)."""
         entry = self._waiting.pop(request_id, None)
+        return None if entry is None else entry[0]
+
+    def close_run(self, request_ids: Iterable[int], waiter: Waiter) -> int:
+        """End requests one after the other as long as they are those of `waiter`; returns how many."""
+        waiting, count = self._waiting, 0
+        for request_id in request_ids:
+            entry = waiting.get(request_id)
+            if entry is None or entry[0] is not waiter:
+                break
+            del waiting[request_id]
+            count += 1
+        return count
+
+    def waiter_of(self, request_id: int) -> Waiter | None:
+        """Who waits for a request that is still open."""
+        entry = self._waiting.get(request_id)
         return None if entry is None else entry[0]
 
     def expire(self, now: float) -> list[Waiter]:

@@ -12,6 +12,8 @@ from kappamq.wire.header_codec import decode_header, encode_header
 
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest frame either side accepts, its length field included."""
+FRAME_HEAD_BYTES: Final = 8
+"""What stands before the header."""
 
 
 def encode_frame(command: Command) -> bytes:

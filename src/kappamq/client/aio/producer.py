@@ -17,7 +17,19 @@ from kappamq.client.aio.calling import Raised, call_user
 from kappamq.client.aio.cluster import Cluster
 from kappamq.client.aio.publishing import Publishers, QueueSelector, choose_queue
 from kappamq.client.aio.request_reply import PendingReplies, reply_message, reply_properties, request_properties
-from kappamq.client.aio.runs import RUN_MAX, Outcomes, RowRun, Run, RunSender, Sending, SendTemplate
+from kappamq.client.aio.runs import (
+    ROW_REQUEST_BYTES_MAX,
+    ROW_REQUESTS_AT_ONCE_MAX,
+    ROWS_PER_REQUEST_MAX,
+    RUN_MAX,
+    Outcomes,
+    RowOutcomes,
+    Run,
+    RunSender,
+    Sending,
+    SendTemplate,
+    split_rows,
+)
 from kappamq.client.aio.tracing import SEND_TIMEOUT_MS, Tracer, inner_group
 from kappamq.client.aio.transactions import (
     Action,
@@ -53,9 +65,9 @@ from kappamq.errors import (
     TransportError,
     UsageError,
 )
-from kappamq.kernel.columns_reference import Column
+from kappamq.kernel.client_reference import Column
 from kappamq.model.message import Message, Queue, StoredMessage
-from kappamq.model.names import check_group
+from kappamq.model.names import check_group, is_retry_topic
 from kappamq.model.properties import Name
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
@@ -127,7 +139,13 @@ class Producer:
             retries_when_crowded=BACKGROUND_SEND.retries_when_crowded,
         )
         self._single_policy = SendPolicy(attempts_max=1)
-        self._run_sender = RunSender(self.cluster, self._publishers, self._settings, make_template=self._template)
+        self._run_sender = RunSender(
+            self.cluster,
+            self._publishers,
+            self._settings,
+            make_command=self._command,
+            make_template=self._template,
+        )
         self._checks = TransactionChecks(group, self.cluster.tasks, checks_max=self._settings.transaction_checks_max)
         self._replies = PendingReplies()
         self._member = _Member(group, self._checks, self._replies)
@@ -361,14 +379,14 @@ class Producer:
 
     def _begin_run(self, messages: list[Message], outcomes: Outcomes, timeout_ms: int) -> None:
         if self._tracing is None and not self._settings.latency_faults:
-            run = Run(outcomes, timeout_ms, on_end=self._end_one, on_error=self._on_run_error)
+            run = Run(outcomes, timeout_ms, on_end=self._end, on_error=self._on_run_error)
             try:
                 others = self._run_sender.send(messages, run)
             finally:
                 # Replies come later: nothing has waited since the first was begun.
                 self._inflight += run.begun
         else:
-            others = [(outcomes.expect(), message) for message in messages]
+            others = list(zip(outcomes.expect(len(messages)), messages, strict=True))
         for number, message in others:
             try:
                 outcomes.follow(number, self.send_soon(message, timeout=timeout_ms / 1000))
@@ -380,30 +398,30 @@ class Producer:
     ) -> list[int]:
         """Send rows whose properties are encoded and checked already; for those who have columns, not messages.
 
-        Columns are packed offsets (i32) and the bytes that they point into. Every row is tried once. Returns the
-        numbers of those that were not acknowledged as stored in time: send them again, with the same ids.
+        Columns are packed offsets (i32) and the bytes that they point into. Rows travel in batches, spread over the
+        queues of the topic, and every batch is tried once. Returns the numbers of those that were not acknowledged as
+        stored in time: send them again, with the same ids.
         """
         self._check_open()
         timeout_ms = self._timeout_ms(timeout)
-        runs: list[RowRun] = []
-        begun, low = 0, max(self._settings.inflight_max * 3 // 4, 1)
-        await self._connect_to(await self.queues_of(topic))
-        while begun < count:
-            if self._inflight >= low:
-                await self._wait_until_below(low)
-            size = min(RUN_MAX, self._settings.inflight_max - self._inflight, count - begun)
+        outcomes = RowOutcomes(on_end=self._end)
+        queues = await self.queues_of(topic)
+        await self._connect_to(queues)
+        at_once = min(self._settings.inflight_max, ROW_REQUESTS_AT_ONCE_MAX)
+        rows_max = min(ROWS_PER_REQUEST_MAX, -(-count // len(queues)))
+        for rows in split_rows(texts, bodies, count, rows_max=rows_max, bytes_max=ROW_REQUEST_BYTES_MAX):
+            if is_retry_topic(topic):
+                outcomes.lose(rows, "retries cannot travel in batches")
+                continue
+            if self._inflight >= at_once:
+                await self._wait_until_below(at_once)
+            self._inflight += 1
             try:
-                run = self._run_sender.send_rows(
-                    topic, texts, bodies, start=begun, count=size, timeout_ms=timeout_ms, on_end=self._end_one
-                )
+                self._run_sender.send_rows(topic, texts, bodies, rows, outcomes, timeout_ms=timeout_ms)
             except KappaError as fault:
-                log.info("rows not sent: left to the caller topic=%s fault=%s", topic, fault)
-                break
-            self._inflight += size
-            runs.append(run)
-            begun += size
-        await self.flush()
-        return [row for run in runs for row in run.lost()] + list(range(begun, count))
+                self._end(1)
+                outcomes.lose(rows, fault)
+        return await outcomes.lost()
 
     async def _connect_to(self, queues: Sequence[Queue]) -> None:
         """Open connections to the brokers of some queues; those that cannot be reached now are passed over."""
@@ -747,10 +765,10 @@ class Producer:
             self.cluster.tasks.start(work, name="send again")
             return
         sending.run.outcomes.fail(sending.number, error)
-        self._end_one()
+        self._end(1)
 
-    def _end_one(self) -> None:
-        self._inflight -= 1
+    def _end(self, count: int) -> None:
+        self._inflight -= count
         if self._waiting_for_room:
             self._wake_waiting()
 
@@ -796,7 +814,7 @@ class Producer:
     def _settle(
         self, outcome: "asyncio.Future[SendReceipt]", receipt: SendReceipt | None, error: KappaError | None
     ) -> None:
-        self._end_one()
+        self._end(1)
         if outcome.done():
             return
         if receipt is not None:

@@ -8,7 +8,7 @@ from kappamq.model.message import BODY_BYTES_MAX, Message
 from kappamq.model.names import is_retry_topic
 from kappamq.model.properties import Name
 
-_ITEM_BYTES: Final = 22
+ITEM_BYTES: Final = 22
 """Of a batch item beside body and properties: size, magic, CRC, flag, body length, properties length."""
 
 _ADDED_BYTES: Final = len("WAIT=false;") + len("UNIQ_KEY=;") + 56
@@ -22,7 +22,7 @@ def item_bytes_max(message: Message) -> int:
     properties = sum(len(name.encode()) + len(value.encode()) + 2 for name, value in message.properties.items())
     for name, value in ((Name.TAGS, message.tags), (Name.KEYS, message.keys_text)):
         properties += len(name) + len(value.encode()) + 2 if value else 0
-    return _ITEM_BYTES + len(message.body) + properties + _ADDED_BYTES
+    return ITEM_BYTES + len(message.body) + properties + _ADDED_BYTES
 
 
 def check_batch(messages: Sequence[Message]) -> None:

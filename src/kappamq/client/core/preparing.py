@@ -32,6 +32,13 @@ _SETTABLE: Final = frozenset(
 """Reserved names that a user may set because they ask for something."""
 
 
+_BEFORE_KEYS: Final = f"{Name.KEYS}\x01"
+_BEFORE_TAGS: Final = f"{Name.TAGS}\x01"
+_BEFORE_ID: Final = f"{Name.UNIQUE_ID}\x01"
+_AFTER_ID: Final = f"\x02{Name.WAIT}\x01true\x02"
+_AFTER_ID_NO_WAIT: Final = f"\x02{Name.WAIT}\x01false\x02"
+
+
 @dataclass(slots=True)
 class Prepared:
     """Everything of a send request that does not depend on the queue."""
@@ -88,14 +95,16 @@ def plain_properties(message: Message, message_id: str) -> str | None:
     """
     if message.properties or message.flag:
         return None
-    wait = "true" if message.wait_stored else "false"
-    text = f"{Name.UNIQUE_ID}\x01{message_id}\x02{Name.WAIT}\x01{wait}\x02"
+    keys, tags = message.keys, message.tags
+    if not isinstance(keys, str):
+        keys = message.keys_text
+    text = f"{_BEFORE_ID}{message_id}{_AFTER_ID if message.wait_stored else _AFTER_ID_NO_WAIT}"
     marks = 2
-    if keys := message.keys_text:
-        text = f"{Name.KEYS}\x01{keys}\x02{text}"
+    if keys:
+        text = f"{_BEFORE_KEYS}{keys}\x02{text}"
         marks += 1
-    if message.tags:
-        text = f"{text}{Name.TAGS}\x01{message.tags}\x02"
+    if tags:
+        text = f"{text}{_BEFORE_TAGS}{tags}\x02"
         marks += 1
     # A separator inside of a value would show as one too many.
     is_plain = text.count("\x01") == marks and text.count("\x02") == marks and len(text) <= PROPERTIES_BYTES_MAX // 4

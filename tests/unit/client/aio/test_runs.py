@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kappamq.client.aio.producer import Producer
-from kappamq.client.aio.runs import RUN_MAX, SendTemplate
+from kappamq.client.aio.runs import ROWS_PER_REQUEST_MAX, RUN_MAX, SendTemplate, split_rows
 from kappamq.client.core.preparing import check_message, plain_properties, prepare
 from kappamq.client.settings import ProducerSettings
 from kappamq.errors import CallTimeout, InvalidMessage, KappaError, Refused, TooManyInFlight
-from kappamq.kernel import encode_sends
+from kappamq.kernel import encode_batch_rows, encode_sends
 from kappamq.model.message import Message
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
@@ -24,6 +24,8 @@ from kappamq.wire.frame import FrameDecoder
 from kappamq.wire.headers import SendRequest, encode_fields
 from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, ignore
 from tests.unit.client.aio.test_producer import SEND, degraded, stored
+
+BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 
 def messages(count: int) -> list[Message]:
@@ -85,6 +87,22 @@ async def test_what_did_not_get_through_is_sent_again_with_its_id() -> None:
         receipts = await producer.send_all(messages(4))
         assert len(receipts) == 4
         assert {receipt.message_id for receipt in receipts} <= {message.message_id for message in stored(cluster)}
+        assert producer.inflight == 0
+
+
+async def test_replies_to_runs_and_to_single_sends_share_a_connection() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        await producer.send(Message("orders", b"first"))
+        cluster.broker.script(SEND, ResponseCode.SYSTEM_BUSY, degraded(ResponseCode.FLUSH_DISK_TIMEOUT))
+        many = asyncio.get_running_loop().create_task(producer.send_all(messages(50)))
+        await asyncio.sleep(0)
+        singles = [producer.send_soon(Message("orders", b"single %d" % number)) for number in range(5)]
+        receipts = [*await many, *await asyncio.gather(*singles)]
+        by_id = {message.message_id: message for message in stored(cluster)}
+        wanted = [message.body for message in messages(50)] + [b"single %d" % number for number in range(5)]
+        known = [by_id[receipt.message_id].body if receipt.is_ok else b"1" for receipt in receipts]
+        assert known == wanted
+        assert [receipt.is_ok for receipt in receipts].count(False) == 1
         assert producer.inflight == 0
 
 
@@ -191,16 +209,51 @@ async def test_rows_are_stored_in_all_queues() -> None:
         assert producer.inflight == 0
 
 
+async def test_rows_travel_in_few_requests() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        assert await producer.send_rows("orders", *rows(8 * ROWS_PER_REQUEST_MAX), 8 * ROWS_PER_REQUEST_MAX) == []
+        assert len(stored(cluster)) == 8 * ROWS_PER_REQUEST_MAX
+        assert len(cluster.broker.requests_of(RequestCode.SEND_BATCH_MESSAGE)) == 8
+
+
 async def test_rows_that_are_not_acknowledged_are_named() -> None:
     async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
-        cluster.broker.script(SEND, ResponseCode.SYSTEM_BUSY)
-        assert await producer.send_rows("orders", *rows(5), 5) == [0]
-        cluster.broker.script(SEND, ignore, degraded(ResponseCode.FLUSH_DISK_TIMEOUT))
-        assert await producer.send_rows("orders", *rows(5), 5, timeout=0.3) == [0, 1]
-        cluster.broker.script(SEND, close_connection)
-        assert 0 in await producer.send_rows("orders", *rows(5), 5)
+        queues = len(await producer.queues_of("orders"))
+        count = 2 * queues
+        cluster.broker.script(BATCH, ResponseCode.SYSTEM_BUSY)
+        assert await producer.send_rows("orders", *rows(count), count) == [0, 1]
+        cluster.broker.script(BATCH, ignore, degraded(ResponseCode.FLUSH_DISK_TIMEOUT))
+        assert await producer.send_rows("orders", *rows(count), count, timeout=0.3) == [0, 1, 2, 3]
+        cluster.broker.script(BATCH, close_connection)
+        assert 0 in await producer.send_rows("orders", *rows(count), count)
         assert producer.inflight == 0
+        assert await producer.send_rows("orders", *rows(count), count) == []
+
+
+async def test_calls_that_overlap_wait_for_their_own_rows() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        cluster.broker.script(BATCH, ignore)
+        slow = asyncio.get_running_loop().create_task(producer.send_rows("orders", *rows(1), 1, timeout=0.5))
+        await asyncio.sleep(0.1)
         assert await producer.send_rows("orders", *rows(5), 5) == []
+        assert not slow.done()
+        assert await slow == [0]
+        assert producer.inflight == 0
+
+
+async def test_rows_that_are_retries_cannot_travel_together() -> None:
+    async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
+        assert await producer.send_rows("%RETRY%g", *rows(2), 2) == [0, 1]
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 10), st.integers(1, 200))
+def test_rows_are_split_by_number_and_size(sizes: list[int], rows_max: int, bytes_max: int) -> None:
+    texts, bodies = column([b"t" * size for size in sizes]), column([b"b" * size for size in reversed(sizes)])
+    taken = list(split_rows(texts, bodies, len(sizes), rows_max=rows_max, bytes_max=bytes_max))
+    assert [row for piece in taken for row in piece] == list(range(len(sizes)))
+    for piece in taken:
+        size = len(encode_batch_rows(texts, bodies, start=piece.start, count=len(piece)))
+        assert len(piece) == 1 or (len(piece) <= rows_max and size <= bytes_max)
 
 
 async def test_rows_for_a_topic_that_does_not_take_them() -> None:
