@@ -105,11 +105,15 @@ class FastLane:
                     whole.append((connection, data))
                 else:
                     connection.receive(data)
+            rest: list[tuple[Connection, bytes, int, int]] = []
             for connection, data, at, requests in self._take_together(whole):
-                if at == len(data):
+                if requests:
                     connection.note_taken(requests)
-                else:
-                    connection.go_on(data, at, requests)
+                if at < len(data):
+                    rest.append((connection, data, at, connection.room))
+            ends = self._pulls.together(rest) if rest and self._pulls is not None else [read[2] for read in rest]
+            for (connection, data, _at, _room), end in zip(rest, ends):
+                connection.go_on(data, end)
         finally:
             self._appender.write()
 

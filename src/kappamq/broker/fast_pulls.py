@@ -10,8 +10,9 @@ the handlers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from sys import intern
-from typing import Final
+from typing import Final, NamedTuple
 
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.groups import Groups
@@ -23,6 +24,7 @@ from kappamq.broker.topics import Topics
 from kappamq.errors import KappaError
 from kappamq.kernel import gather_pulls, scan_pulls
 from kappamq.net.connection import Connection
+from kappamq.net.turns import reply_all
 from kappamq.store.reading import FetchStatus
 from kappamq.store.store import Store
 from kappamq.wire.codes import ResponseCode
@@ -45,6 +47,20 @@ class _Plan:
     group: str
     queue_id: int
     commits: bool
+
+
+class _Planned(NamedTuple):
+    """A pull that is about to be answered: of which read, where in it, from which offset, and what it commits."""
+
+    plan: _Plan
+    read: int
+    position: int
+    start: int
+    committed: int
+
+
+_Pull = tuple[int, int, int, bytes, int, int, int]
+_Job = tuple[int, int, bytes, bytes | mmap, int, int, int, int, int]
 
 
 class FastPulls:
@@ -74,30 +90,25 @@ class FastPulls:
 
     def __call__(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
         """Answer plain pulls from `at` on; returns where they end."""
-        end, pulls = scan_pulls(buffer, at, count_max=count_max, frame_bytes_max=connection.frame_bytes_max)
+        return self.together([(connection, buffer, at, count_max)])[0]
+
+    def together(self, reads: Sequence[tuple[Connection, bytes, int, int]]) -> list[int]:
+        """The same for reads of several connections, each with a position and how many to take from there at most."""
         rules = self._handlers.rules
-        if not pulls or self._offsets.has_resets or rules.slave_read:
-            return at
+        ends = [at for _connection, _buffer, at, _count in reads]
+        if self._offsets.has_resets or rules.slave_read:
+            return ends
         known = (self._topics.version, self._groups.version, self._members.version, rules)
         if known != self._known or len(self._plans) > PLANS_MAX:
             self._plans.clear()
             self._known = known
-        planned: list[tuple[_Plan, int, int]] = []
-        jobs = []
-        for position, request_id, kind, key, start, count, committed in pulls:
-            plan = self._plans[key] if key in self._plans else self._make_plan(key, buffer, position, kind)
-            entries = None
-            if plan is not None:
-                wanted = min(max(count, 1), rules.count_max)
-                entries = self._store.hot_entries(plan.topic, plan.queue_id, start, wanted)
-            if plan is None or entries is None:
-                end = position
-                break
-            planned.append((plan, start, committed))
-            units, log, log_start, lowest, min_offset, max_offset = entries
-            jobs.append((request_id, kind, units, log, log_start, lowest, start, min_offset, max_offset))
+        planned: list[_Planned] = []
+        jobs: list[_Job] = []
+        for number, (connection, buffer, at, count_max) in enumerate(reads):
+            end, pulls = scan_pulls(buffer, at, count_max=count_max, frame_bytes_max=connection.frame_bytes_max)
+            ends[number] = self._plan(buffer, pulls, number, planned, jobs, end=end) if pulls else at
         if not jobs:
-            return at
+            return ends
         frames, taken = gather_pulls(
             jobs,
             bytes_max=rules.bytes_max,
@@ -107,15 +118,52 @@ class FastPulls:
             binary=self._pieces.binary,
         )
         self._note(planned, taken)
-        if taken:
-            connection.reply_frames(frames, 0)
-        return end if len(taken) == len(jobs) else pulls[len(taken)][0]
+        for plan in reversed(planned[len(taken) :]):
+            ends[plan.read] = plan.position  # Not answered like this: the first of each read counts.
+        self._reply(reads, planned, frames, taken)
+        return ends
 
-    def _note(self, planned: list[tuple[_Plan, int, int]], taken: list[tuple[int, int]]) -> None:
+    def _plan(
+        self, buffer: bytes, pulls: "list[_Pull]", read: int, planned: "list[_Planned]", jobs: "list[_Job]", *, end: int
+    ) -> int:
+        """Add the pulls of one read that find messages in memory, up to the first that does not; returns where."""
+        plans = self._plans
+        count_max = self._handlers.rules.count_max
+        for position, request_id, kind, key, start, count, committed in pulls:
+            plan = plans[key] if key in plans else self._make_plan(key, buffer, position, kind)
+            if plan is None:
+                return position
+            entries = self._store.hot_entries(plan.topic, plan.queue_id, start, min(max(count, 1), count_max))
+            if entries is None:
+                return position
+            units, log, log_start, lowest, min_offset, max_offset = entries
+            planned.append(_Planned(plan, read, position, start, committed))
+            jobs.append((request_id, kind, units, log, log_start, lowest, start, min_offset, max_offset))
+        return end
+
+    def _reply(
+        self,
+        reads: Sequence[tuple[Connection, bytes, int, int]],
+        planned: "list[_Planned]",
+        frames: bytes,
+        taken: list[tuple[int, int, int]],
+    ) -> None:
+        """Hand each connection its frames, which follow each other."""
+        replies: list[tuple[Connection, bytes, int]] = []
+        begin = 0
+        for number, (_count, _size, end) in enumerate(taken):
+            read = planned[number].read
+            if number + 1 == len(taken) or planned[number + 1].read != read:
+                replies.append((reads[read][0], frames[begin:end], 0))
+                begin = end
+        if replies:
+            reply_all(replies)
+
+    def _note(self, planned: "list[_Planned]", taken: list[tuple[int, int, int]]) -> None:
         """Progress and statistics of what was handed out; pulls of a group mostly follow each other."""
-        last = planned[0][0]
+        last = planned[0].plan
         messages = size = times = 0
-        for (plan, start, committed), (count, count_bytes) in zip(planned, taken):
+        for (plan, _read, _position, start, committed), (count, count_bytes, _end) in zip(planned, taken):
             if plan.commits and committed >= 0:
                 self._offsets.commit(plan.topic, plan.group, plan.queue_id, committed)
             self._offsets.pulled(plan.topic, plan.group, plan.queue_id, start)

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 9
+INTERFACE = 10
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -1780,7 +1780,7 @@ def gather_pulls(
                     _add(&out, source + (at - log_start), <Py_ssize_t>size)
             finally:
                 PyBuffer_Release(&log)
-            taken_of.append((taken, total))
+            taken_of.append((taken, total, out.size))
         return _taken(&out), taken_of
     finally:
         free(out.data)

@@ -263,17 +263,19 @@ class Connection(asyncio.Protocol):
         return not (self._backlog or self._is_closing or self._decoder.is_amid_frame)
 
     def note_taken(self, requests: int) -> None:
-        """All that was read now was taken from its bytes: that many requests, which are to be answered."""
+        """What was read now was taken from its bytes: that many requests, which are to be answered."""
         self._unanswered += requests
         self.last_active = self._loop.time()
         self.frame_since = None
         if self._is_read_paused or self._unanswered >= self._limits.unanswered_max:
             self._pace()
 
-    def go_on(self, buffer: bytes, at: int, requests: int) -> None:
-        """The same, up to a position of what was read; what follows is for this connection to deal with."""
+    def go_on(self, buffer: bytes, at: int) -> None:
+        """What was read was taken up to this position; what follows is for this connection to deal with."""
+        if at == len(buffer):
+            self.note_taken(0)
+            return
         self.last_active = self._loop.time()
-        self._unanswered += requests
         assert self._on_frames is not None
         try:
             self._take_in_bulk(buffer, self._on_frames, at)

@@ -345,7 +345,7 @@ class KeyIndex:
 
     def put_packed(self, runs: Iterable[tuple[bytes, int]]) -> bool:
         """The same for runs of packed keys with their store times; what was stored within a second goes together."""
-        left = deque(runs)
+        left = deque(run for run in runs if run[0])
         try:
             while left:
                 file = self.files[-1] if self.files and self.files[-1].room > 0 else self._add_file()
@@ -360,9 +360,8 @@ class KeyIndex:
                     pieces.append(keys[:room])
                     room -= len(pieces[-1])
                 together = b"".join(pieces)
-                if together:
-                    file.reserve(len(together) // KEY_ROW.size)
-                    file.put_packed(together, begin_ms=begin_ms, seconds=seconds, end_ms=end_ms)
+                file.reserve(len(together) // KEY_ROW.size)
+                file.put_packed(together, begin_ms=begin_ms, seconds=seconds, end_ms=end_ms)
         except OSError as error:
             return self._gave_up(error)
         return True
