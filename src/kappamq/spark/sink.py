@@ -27,13 +27,14 @@ from kappamq.client.core.receipts import SendReceipt
 from kappamq.client.core.selecting import select_by_hash
 from kappamq.client.loop_thread import LoopThread
 from kappamq.client.settings import ProducerSettings
-from kappamq.errors import KappaError, UsageError
+from kappamq.errors import KappaError, Refused, UsageError
 from kappamq.model.message import Message, Queue
 from kappamq.model.names import is_retry_topic
 from kappamq.spark.brokers import patiently
 from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, plain_rows, rows_to_messages
 from kappamq.spark.halves import deliver, discard, send_halves
 from kappamq.spark.options import WriteOptions
+from kappamq.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -327,4 +328,10 @@ async def _send_in_turn(
 async def _send(producer: Producer, request: list[Message], queue: Queue | None) -> list[SendReceipt]:
     if len(request) == 1:
         return [await producer.send(request[0], queue=queue)]
-    return await producer.send_batch(request, queue=queue)
+    try:
+        return await producer.send_batch(request, queue=queue)
+    except Refused as fault:
+        if fault.code != ResponseCode.MESSAGE_ILLEGAL:
+            raise
+        # Too much together for the limits of this broker: perhaps not each alone.
+        return [await producer.send(message, queue=queue) for message in request]
