@@ -251,18 +251,17 @@ class FastLane:
 
     def _count(self, batch: RunBatch) -> None:
         """Statistics by topic, whose queues mostly follow each other."""
-        topic = ""
-        count = size = sends = 0
-        for queue in batch.queues:
-            if queue.topic != topic and count:
-                self._statistics.stored(topic, count, size, times=sends)
-                count = size = sends = 0
-            topic = queue.topic
-            count += queue.count
-            size += queue.record_bytes
-            sends += queue.sends
-        if count:
-            self._statistics.stored(topic, count, size, times=sends)
+        counted: list[tuple[str, int, int, int]] = []
+        last: tuple[str, int, int, int] | None = None
+        for run in batch.queues:
+            topic, count, size, sends = run.queue.topic, run.count, run.record_bytes, run.sends
+            if last is not None and last[0] == topic:
+                last = (topic, last[1] + count, last[2] + size, last[3] + sends)
+                counted[-1] = last
+            else:
+                last = (topic, count, size, sends)
+                counted.append(last)
+        self._statistics.stored_in(counted)
 
     def _refuse(self, turn: _Run, fault: KappaError) -> None:
         """Tell each sender what went wrong, as if it had come alone."""

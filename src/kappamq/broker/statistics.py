@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -67,6 +67,8 @@ class Statistics:
         self._cluster = cluster
         self._is_system_topic = is_system_topic
         self._items: dict[tuple[str, str], _Item] = {}
+        self._puts: dict[str, tuple[_Item, _Item]] = {}
+        """Of `_items`, messages and bytes that were stored, by topic."""
         self._samples = 0
         self.put_count = 0
         self.put_bytes = 0
@@ -91,11 +93,28 @@ class Statistics:
 
     def stored(self, topic: str, count: int, size: int, times: int = 1) -> None:
         """Messages were stored in a topic, by that many requests."""
-        self.put_count += count
-        self.put_bytes += size
-        self.add("TOPIC_PUT_NUMS", topic, count, times)
-        self.add("TOPIC_PUT_SIZE", topic, size, times)
-        self.add("BROKER_PUT_NUMS", self._cluster, count, times)
+        self.stored_in([(topic, count, size, times)])
+
+    def stored_in(self, topics: Iterable[tuple[str, int, int, int]]) -> None:
+        """The same for several: topic, messages, bytes and requests."""
+        all_count = all_times = 0
+        for topic, count, size, times in topics:
+            items = self._puts.get(topic)
+            if items is None:
+                self.add("TOPIC_PUT_NUMS", topic, 0, 0)
+                self.add("TOPIC_PUT_SIZE", topic, 0, 0)
+                numbers, sizes = (self._items.get((name, topic)) for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"))
+                items = (numbers or _Item(), sizes or _Item())
+                if numbers is not None and sizes is not None:
+                    self._puts[topic] = items
+            for item, value in zip(items, (count, size)):
+                item.value += value
+                item.times += times
+            all_count += count
+            all_times += times
+            self.put_bytes += size
+        self.put_count += all_count
+        self.add("BROKER_PUT_NUMS", self._cluster, all_count, all_times)
 
     def fetched(self, topic: str, group: str, count: int, size: int, times: int = 1) -> None:
         """Messages were handed to a group, by that many answers."""
@@ -168,6 +187,7 @@ class Statistics:
 
     def forget(self, key: str) -> None:
         """A topic or group is gone."""
+        self._puts.pop(key, None)
         for name, known in [pair for pair in self._items if key in pair[1].split("@")]:
             item = self._items.pop((name, known))
             if name in self._forgotten and not self._is_system_topic(known.partition("@")[0]):

@@ -331,6 +331,7 @@ def gather_records(bytes units not None, log, *, int64_t start, int64_t lowest, 
 
 cdef enum:
     TARGETS_MAX_C = 256
+    FOUND_MAX = 32  # targets that are looked for one by one; with more of them a table is quicker
     FIELDS = 14
     PULL_FIELDS = 13
     TEXT_FIELD = 8  # of a send: its properties, the one value that may hold anything
@@ -1050,7 +1051,7 @@ cdef struct Scan:
     Arena rows
     Arena texts
     Py_ssize_t texts_before
-    Target found[TARGETS_MAX_C]
+    Target found[FOUND_MAX]
     Py_ssize_t found_count
     const uint8_t *stamp
     Py_ssize_t stamp_bytes
@@ -1172,7 +1173,7 @@ cdef object _scan_buffer(
                     break
                 number = targets[queue] = len(targets)
             row.target = number
-            if scan.found_count < TARGETS_MAX_C:
+            if scan.found_count < FOUND_MAX:
                 scan.found[scan.found_count].topic = topic[0]
                 scan.found[scan.found_count].queue_id = <int32_t>queue_id
                 scan.found[scan.found_count].number = row.target
