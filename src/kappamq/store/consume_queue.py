@@ -260,7 +260,13 @@ class ConsumeQueue:
         if start >= first_held:
             at = (start - first_held) * UNIT_BYTES
             return held[at : at + count * UNIT_BYTES]
-        count = min(count, first_held - start)
+        stored = self._stored_units(start, min(count, first_held - start))
+        missing = count * UNIT_BYTES - len(stored)
+        # What is held goes on where the files end.
+        is_next = held and start + len(stored) // UNIT_BYTES == first_held
+        return stored + held[:missing] if is_next and missing else stored
+
+    def _stored_units(self, start: int, count: int) -> bytes:
         at = start * UNIT_BYTES
         file_bytes = self._pool.file_bytes
         file_start = at - at % file_bytes

@@ -91,7 +91,7 @@ def test_entries_of_many_queues_are_held_until_they_are_written() -> None:
     assert a is not None
     assert b is not None
     assert entries(a) == [(0, 100, 7), (100, 100, 7)]
-    assert a.units(0, 2) == UNIT.pack(0, 100, 7), "up to where the file ends"
+    assert a.units(0, 2) == UNIT.pack(0, 100, 7) + UNIT.pack(100, 100, 7), "in the file and in memory"
     assert entries(b) == [(200, 100, 7)]
     assert (a.written, b.written, queues.holding) == (1, 0, 2)
     assert files.list_directory(b.directory) == []
@@ -120,3 +120,15 @@ def test_a_deleted_topic_leaves_no_held_entries() -> None:
     queues.remove_topic("t")
     queues.write_held(10)
     assert files.list_directory(ROOT / "consumequeue") == []
+
+
+def test_entries_in_files_and_in_memory_are_read_together() -> None:
+    queues = QueueTable(QueueFiles(SimulatedFileSystem(), file_bytes=200, open_max=8), ROOT, hold_above=0)
+    queues.put_batches([Batch(0, [arrival(0, 0), arrival(1, 100)])], may_hold=True)
+    queues.write_held(10)
+    queues.put_batches([Batch(0, [arrival(2, 200), arrival(3, 300)])], may_hold=True)
+    queue = queues.get(("t", 0))
+    assert queue is not None
+    assert (queue.written, queue.end) == (2, 4)
+    assert [unit[0] for unit in UNIT.iter_unpack(queue.units(1, 10))] == [100, 200, 300]
+    assert [unit[0] for unit in UNIT.iter_unpack(queue.units(0, 3))] == [0, 100, 200]
