@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Reading from and writing to many sockets in one call each, without the interpreter in between.
 
-`turns.py` says what this is for. All sockets are non-blocking; nothing here waits longer than it is told to.
+`turns.py` says what this is for. All sockets are non-blocking; nothing here waits.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -9,17 +9,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
-INTERFACE = 1
-
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        long tv_sec
-        long tv_nsec
-    int CLOCK_MONOTONIC
-    int clock_gettime(int clock, timespec *now)
-
-cdef extern from "<sched.h>" nogil:
-    int sched_yield()
+INTERFACE = 2
 
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT
@@ -48,12 +38,6 @@ cdef struct Outgoing:
     int64_t result
 
 
-cdef int64_t _now_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
-
-
 cdef class Sockets:
     """The sockets that are registered with one epoll. For the thread of one event loop."""
 
@@ -71,26 +55,20 @@ cdef class Sockets:
     def __dealloc__(self):
         free(self._arena)
 
-    def receive(self, int64_t spin_ns):
+    def receive(self):
         """What has happened: (socket, events, bytes that were read) for each.
 
-        Instead of bytes there is the number of an error below zero, or `None` when nothing was to be read; no bytes mean that the peer will
-        send no more. Looks again for `spin_ns` while there is nothing.
+        Instead of bytes there is the number of an error below zero, or `None` when nothing was to be read; no bytes
+        mean that the peer will send no more.
         """
         cdef int count = 0
         cdef int index
         cdef Py_ssize_t used = 0
         cdef Py_ssize_t room
         cdef ssize_t size
-        cdef int64_t until
         cdef list found = []
         with nogil:
             count = epoll_wait(self._epoll, self._events, EVENTS_MAX, 0)
-            if count == 0 and spin_ns > 0:
-                until = _now_ns() + spin_ns
-                while count == 0 and _now_ns() < until:
-                    sched_yield()  # Whoever can run, may.
-                    count = epoll_wait(self._epoll, self._events, EVENTS_MAX, 0)
             for index in range(count):
                 self._results[index] = -1
                 if not self._events[index].events & EPOLLIN:

@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_INTERFACE: Final = 1
+_INTERFACE: Final = 2
 TURNS_MAX: Final = 8
 """Turns that follow each other while there is something to read, before the event loop looks after its other work."""
-SPIN_NS: Final = 20_000
-"""How long a turn that had work looks for more before it lets the processor sleep: waking up takes longer than that."""
 _ACCEPT_AT_ONCE: Final = 64
 _ACCEPT_PAUSE_SECONDS: Final = 1.0
 _WRITE_PIECE_BYTES: Final = 1024 * 1024
@@ -142,9 +140,8 @@ class Turns:
     # ── Turns ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
-        spin_ns = 0
         for _ in range(TURNS_MAX):
-            happened = self.sockets.receive(spin_ns)
+            happened = self.sockets.receive()
             if not happened:
                 return
             arrived: Arrived = []
@@ -160,7 +157,6 @@ class Turns:
                     transport.writable()
             if arrived:
                 self._on_turn(arrived)
-            spin_ns = SPIN_NS
 
     # ── For transports ──────────────────────────────────────────────────────────────────────────────────────────────
 
