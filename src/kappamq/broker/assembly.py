@@ -394,6 +394,7 @@ class Assembly:
                 appender=self.appender,
                 delay_table=self.delays.as_file,
                 lag=self.lag,
+                indexing=self.indexing.lock,
                 clock=self.clock,
             ).table(),
         ]

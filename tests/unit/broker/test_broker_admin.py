@@ -1,5 +1,6 @@
 """The broker itself: settings, figures, housekeeping, what slaves ask for."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ def table(desk: Desk, delays: Mapping[str, Any] | None = None) -> Mapping[int, H
         appender=cast(Appender, _Appender()),
         delay_table=lambda: dict(delays or DELAYS),
         lag=LoopLag(),
+        indexing=asyncio.Lock(),
         clock=desk.clock,
     ).table()
 

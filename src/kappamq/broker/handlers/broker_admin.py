@@ -52,8 +52,11 @@ class BrokerAdminHandlers:
         appender: Appender,
         delay_table: DelayTable,
         lag: LoopLag,
+        indexing: asyncio.Lock,
         clock: Clock,
     ) -> None:
+        """`indexing` is held while the key index changes."""
+        self._indexing = indexing
         self._lag = lag
         self._port = port
         self._settings = settings
@@ -135,7 +138,8 @@ class BrokerAdminHandlers:
 
     async def delete_expired(self, _: Connection, request: Command) -> Command:
         """Delete what is past its retention now, whatever the hour; queues and index go with the log."""
-        report = _plan_now(self._store)
+        async with self._indexing:
+            report = _plan_now(self._store)
         await asyncio.to_thread(self._store.delete_files, report.paths)
         return request.reply()
 
