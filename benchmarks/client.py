@@ -20,6 +20,7 @@ from benchmarks.results import Json, save, spread, table
 from kappamq.client import blocking
 from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.aio.producer import Producer
+from kappamq.client.aio.push_consumer import PushConsumer
 from kappamq.client.loop_thread import loop_factory
 from kappamq.client.settings import ConsumerSettings, ProducerSettings
 from kappamq.kernel import KERNEL
@@ -36,9 +37,12 @@ WAYS: Final = (
     "send_all",
     "send_soon",
     "send, gathered",
+    "send, tasks",
     "async for, batches",
     "async for, messages",
     "blocking batches",
+    "handler, async",
+    "handler, threads",
 )
 
 Work = Callable[[], Awaitable[int]]
@@ -162,6 +166,25 @@ async def _send_gathered(nameserver: str, count: int, body: int) -> tuple[float,
         return await _timed(work(producer))
 
 
+async def _send_in_tasks(nameserver: str, count: int, body: int) -> tuple[float, float]:
+    """Many tasks, each of which awaits one send after the other."""
+
+    async def work(producer: Producer) -> None:
+        messages = iter(list(_messages(count, body)))
+
+        async def send() -> None:
+            for message in messages:
+                await producer.send(message)
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(GATHERED):
+                tasks.create_task(send())
+
+    async with _producer(nameserver) as producer:
+        await producer.send(next(iter(_messages(1, body))))
+        return await _timed(work(producer))
+
+
 # ── Consuming ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -198,6 +221,37 @@ async def _consume(nameserver: str, work: Callable[[LitePullConsumer], Awaitable
         await work(consumer)
 
 
+async def _handle_async(nameserver: str, count: int, _: int) -> tuple[float, float]:
+    done, left = asyncio.Event(), count
+
+    async def handle(_message: object) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            done.set()
+
+    return await _timed(_handle(nameserver, handle, done))
+
+
+async def _handle_in_threads(nameserver: str, count: int, _: int) -> tuple[float, float]:
+    done, loop, left = asyncio.Event(), asyncio.get_running_loop(), iter(range(count, 0, -1))
+
+    def handle(_message: object) -> None:
+        if next(left, 0) == 1:  # Threads may share an iterator of a range: taking the next is one step.
+            loop.call_soon_threadsafe(done.set)
+
+    return await _timed(_handle(nameserver, handle, done))
+
+
+async def _handle(nameserver: str, handler: Callable[[object], Awaitable[None] | None], done: asyncio.Event) -> None:
+    async with PushConsumer(
+        nameserver, group=_new_group(), start_from="first", settings=_consumer_settings()
+    ) as consumer:
+        consumer.add_handler(TOPIC, handler)
+        await consumer.start()
+        await done.wait()
+
+
 def _consume_blocking(broker: RunningBroker, chosen: argparse.Namespace) -> tuple[float, float]:
     started, cpu = time.perf_counter(), time.process_time()
     left = chosen.messages
@@ -221,4 +275,7 @@ _WAYS: Final = {
     "send, gathered": _send_gathered,
     "async for, batches": _consume_batches,
     "async for, messages": _consume_messages,
+    "send, tasks": _send_in_tasks,
+    "handler, async": _handle_async,
+    "handler, threads": _handle_in_threads,
 }

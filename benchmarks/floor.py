@@ -1,4 +1,8 @@
-"""What can this machine do at best? One durable write, and one round trip over loopback: no broker is faster."""
+"""What can this machine do at best? Durable writes, round trips over loopback, answers of a bare server: the floor.
+
+No broker is faster than one durable write and one round trip. And no broker of one thread takes more requests than a
+server in C that reads and answers in turns over all connections and does nothing else: that is what `echo` measures.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
+from benchmarks import generator
+from benchmarks.generator import GeneratorFailed
 from benchmarks.results import CACHE, Json, save, table
 
 RECORD_BYTES: Final = 1024
@@ -21,6 +27,9 @@ LARGE_WRITE_BYTES: Final = 1024 * 1024
 MESSAGE_BYTES: Final = 512  # About one send request with 128 bytes of body.
 ROUNDS: Final = 2000
 QUICK_ROUNDS: Final = 300
+ECHO_SHAPES: Final = ((1, 1), (1, 64), (64, 1), (8, 32))
+ECHO_SECONDS: Final = 3.0
+QUICK_ECHO_SECONDS: Final = 0.3
 
 
 def main(arguments: list[str]) -> int:
@@ -39,8 +48,32 @@ def main(arguments: list[str]) -> int:
     }
     rows = [(name, *(f"{figure[key]:,.1f}" for key in ("p50", "p99", "max"))) for name, figure in figures.items()]
     print(table(("floor", "p50 us", "p99 us", "max us"), rows))
-    print(save("floor", {"quick": chosen.quick, "latency_us": figures}))
+    echoes = bare_server(QUICK_ECHO_SECONDS if chosen.quick else ECHO_SECONDS)
+    print(echo_table(echoes))
+    print(save("floor", {"quick": chosen.quick, "latency_us": figures, "echo": echoes}))
     return 0
+
+
+def bare_server(seconds: float) -> list[Json]:
+    """Rates and latencies of a server that only answers, in the shapes of `load`; none without a C compiler."""
+    try:
+        return [generator.echo(*shape, message_bytes=MESSAGE_BYTES, seconds=seconds) for shape in ECHO_SHAPES]
+    except GeneratorFailed as fault:
+        print(f"the bare server is left out: {fault}")
+        return []
+
+
+def echo_table(echoes: list[Json]) -> str:
+    """One row per shape."""
+    rows = [
+        (
+            f"{echo['connections']} x {echo['in_flight']}",
+            f"{echo['rate']:,.0f}",
+            *(f"{echo['latency_us'][key]:,.0f}" for key in ("p50", "p99")),
+        )
+        for echo in echoes
+    ]
+    return table(("bare server that only answers", "requests/s", "p50 us", "p99 us"), rows)
 
 
 def durable_write(directory: Path, size: int, rounds: int, *, filled: bool) -> Json:

@@ -112,6 +112,23 @@ def run(
     return outcome
 
 
+def echo(connections: int, in_flight: int, *, message_bytes: int, seconds: float) -> Json:
+    """What a server that only answers reaches in this shape, without any broker. Raises GeneratorFailed."""
+    shape = {"connections": connections, "in-flight": in_flight, "body": message_bytes, "seconds": seconds}
+    flags = [text for name, value in shape.items() for text in (f"--{name}", str(value))]
+    done = subprocess.run(
+        [str(build()), "echo", *flags, "--warmup", str(seconds / 5)],
+        capture_output=True,
+        text=True,
+        timeout=seconds * 2 + EXTRA_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise GeneratorFailed(f"echo: {done.stderr.strip()}")
+    outcome: Json = json.loads(done.stdout)
+    return outcome
+
+
 def refusals(outcome: Json) -> str:
     """What the broker answered instead of doing it, by reply code, with the first remark; empty when nothing."""
     return f"refused {outcome['errors']} {outcome['first_remark']}".rstrip() if outcome["errors"] else ""

@@ -15,6 +15,7 @@ from benchmarks import load as load_benchmark
 from benchmarks import results
 from benchmarks.brokers import FLUSHES, OURS, ROCKETMQ
 from benchmarks.charts import bars
+from benchmarks.floor import echo_table
 from benchmarks.growth import DIMENSIONS, growth_table
 from benchmarks.latency import latency_table
 from benchmarks.load import load_table
@@ -71,6 +72,8 @@ def measured(reports: dict[str, Json]) -> str:
     parts = []
     if floor := reports.get("floor"):
         parts += ["### What the machine can do", _provenance(floor), _floor_table(floor)]
+        if floor.get("echo"):
+            parts.append(echo_table(floor["echo"]))
     if load := reports.get("load"):
         plan = load["plan"]
         how = f"Medians of {plan['rounds']} rounds of {plan['seconds']:g} s each; ± is half of highest minus lowest."

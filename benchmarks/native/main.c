@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "control.h"
+#include "echo.h"
 #include "load.h"
 
 #define SETTLE_NS 20000000l
@@ -78,10 +79,22 @@ static int64_t settled_messages(const Options *options, int connection, int64_t 
     return stored;
 }
 
+static int echo(const Options *options, Outcome *outcome)
+{
+    echo_run(options, outcome);
+    printf("{\"mode\":\"echo\",\"connections\":%d,\"in_flight\":%d,\"body_bytes\":%d,", options->connections,
+           options->in_flight, options->body_bytes);
+    print_latency(&outcome->latency);
+    printf("\"requests\":%lu,\"rate\":%.1f}\n", outcome->requests, (double)outcome->requests / outcome->seconds);
+    return 0;
+}
+
 int main(int argument_count, char **arguments)
 {
     static Outcome outcome;
     Options options = options_parse(argument_count, arguments);
+    if (options.mode == MODE_ECHO)
+        return echo(&options, &outcome);
     int control = connect_to(&options);
     if (options.create)
         create_topics(&options, control);

@@ -10,6 +10,8 @@
 
 static const char HELP[] =
     "usage: generator send|pull --address 127.0.0.1:PORT --topic NAME [options]\n"
+    "       generator echo [--connections N] [--in-flight N] [--body BYTES] [--warmup SECONDS] [--seconds SECONDS]\n"
+    "  echo needs no broker: requests of --body bytes to a process that only answers, the floor under every broker\n"
     "  --create               create the topic with --queues queues first\n"
     "  --queues N             queues to use, from 0 on (8)\n"
     "  --topics N             send: to so many topics in turn, NAME, NAME-1, NAME-2 ... (1)\n"
@@ -92,12 +94,14 @@ static void check_name(const char *name, const char *text)
 
 static void check_together(const Options *options)
 {
+    if ((long)options->connections * options->in_flight > SLOTS_MAX)
+        usage_error("at most %d requests in flight over all connections", SLOTS_MAX);
+    if (options->mode == MODE_ECHO)
+        return;
     if (!options->address_text || !options->topic)
         usage_error("--address and --topic are needed\n%s", HELP);
     check_name("topic", options->topic);
     check_name("group", options->group);
-    if ((long)options->connections * options->in_flight > SLOTS_MAX)
-        usage_error("at most %d requests in flight over all connections", SLOTS_MAX);
     if ((long)options->body_bytes * options->batch > BODY_MAX)
         usage_error("a request carries at most %d bytes of bodies: lower --body or --batch", BODY_MAX);
     if (options->mode == MODE_PULL && (options->rate > 0 || options->batch > 1))
@@ -157,9 +161,13 @@ Options options_parse(int argument_count, char **arguments)
         }
     }
     const char *mode = optind == argument_count - 1 ? arguments[optind] : "";
-    if (strcmp(mode, "send") && strcmp(mode, "pull"))
-        usage_error("say send or pull\n%s", HELP);
-    options.mode = strcmp(mode, "send") ? MODE_PULL : MODE_SEND;
+    static const char *const MODES[] = {[MODE_SEND] = "send", [MODE_PULL] = "pull", [MODE_ECHO] = "echo"};
+    int chosen = 0;
+    while (chosen <= MODE_ECHO && strcmp(mode, MODES[chosen]))
+        chosen++;
+    if (chosen > MODE_ECHO)
+        usage_error("say send, pull or echo\n%s", HELP);
+    options.mode = (Mode)chosen;
     check_together(&options);
     return options;
 }

@@ -18,7 +18,7 @@
 #define BUFFERED_MAX (1024ll * 1024 * 1024) /* of requests not yet taken by the kernel, over all connections */
 #define SECONDS_MAX 3600
 
-typedef enum { MODE_SEND, MODE_PULL } Mode;
+typedef enum { MODE_SEND, MODE_PULL, MODE_ECHO } Mode;
 
 typedef struct {
     Mode mode;
