@@ -121,6 +121,9 @@ class ConcurrentHandling:
         )
         if cached.is_dropped:
             return  # Somebody else has the queue and these messages now.
+        if not verdict.failed:
+            self._finish(assignment, chunk)
+            return
         failed = [message for message in verdict.failed if cached.contains(message)]
         kept = await self._return(assignment, failed, verdict)
         if cached.is_dropped:

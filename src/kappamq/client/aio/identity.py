@@ -45,22 +45,33 @@ class UniqueIds:
         self._prefix = (packed + (os.getpid() & 0xFFFF).to_bytes(2, "big") + nonce.to_bytes(4, "big")).hex().upper()
         self._clock = clock
         self._counter = random.getrandbits(16)
+        self._stem = ""
+        self._stem_ms = -1
         self._month_ms = 0
         self._next_month_ms = 0
 
     def next(self) -> str:
         """One new id."""
-        return self.several(1)[0]
+        stem = self._stem_now()
+        self._counter = number = (self._counter + 1) & 0xFFFF
+        return f"{stem}{number:04X}"
 
     def several(self, count: int) -> list[str]:
         """New ids, at most 65536 of them: so many of one millisecond differ."""
-        now_ms = self._clock.now_ms()
-        if not self._month_ms <= now_ms < self._next_month_ms:
-            self._enter_month(now_ms)
-        prefix = f"{self._prefix}{max(0, now_ms - self._month_ms) & 0xFFFFFFFF:08X}"
+        stem = self._stem_now()
         first = self._counter + 1
         self._counter = (self._counter + count) & 0xFFFF
-        return [f"{prefix}{number & 0xFFFF:04X}" for number in range(first, first + count)]
+        return [f"{stem}{number & 0xFFFF:04X}" for number in range(first, first + count)]
+
+    def _stem_now(self) -> str:
+        """All of an id but its counter."""
+        now_ms = self._clock.now_ms()
+        if now_ms != self._stem_ms:
+            if not self._month_ms <= now_ms < self._next_month_ms:
+                self._enter_month(now_ms)
+            self._stem = f"{self._prefix}{max(0, now_ms - self._month_ms) & 0xFFFFFFFF:08X}"
+            self._stem_ms = now_ms
+        return self._stem
 
     def _enter_month(self, now_ms: int) -> None:
         # RocketMQ: time counts from the first of the month in local time.

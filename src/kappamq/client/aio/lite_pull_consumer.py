@@ -61,8 +61,8 @@ class LitePullConsumer:
         group: str,
         topics: Iterable[str] | Mapping[str, str] = (),
         queues: Iterable[Queue] = (),
-        auto_commit: bool = True,
-        model: MessageModel = MessageModel.CLUSTERING,
+        auto_commit: bool | None = None,
+        model: MessageModel | None = None,
         start_from: StartPlace | None = None,
         priorities: TopicPriorities | None = None,
         settings: ConsumerSettings | None = None,
@@ -74,17 +74,22 @@ class LitePullConsumer:
 
         `start_from` tells where a group without progress begins: "first", "last" or a `datetime`. Topics with a higher
         number in `priorities` are handed out first; "message" instead of a number goes by the level of each message.
+        What is given here counts more than the same thing in `settings` and `lite`.
         """
         check_group(group)
         self._group = group
-        settings = replace(settings or ConsumerSettings(), model=model)
+        settings = settings or ConsumerSettings()
+        if model is not None:
+            settings = replace(settings, model=model)
         if start_from is not None:
             place, at_ms = start_place(start_from)
             settings = replace(settings, start_from=place, start_at_ms=at_ms)
         self._settings = settings
-        self._lite = lite or LitePullSettings(auto_commit=auto_commit)
+        self._lite = lite or LitePullSettings()
+        if auto_commit is not None:
+            self._lite = replace(self._lite, auto_commit=auto_commit)
         self._owns_cluster = cluster is None
-        self.cluster = cluster if cluster is not None else _own_cluster(name_servers, cluster_settings, model)
+        self.cluster = cluster if cluster is not None else _own_cluster(name_servers, cluster_settings, settings.model)
         self._subscriptions = Subscriptions(self.cluster)
         self._assigned = list(queues)
         self._wanted = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, "*")

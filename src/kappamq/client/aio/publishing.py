@@ -45,6 +45,8 @@ class Publishers:
         self._cluster = cluster
         self._settings = settings
         self._publishers: dict[str, Publisher] = {}
+        self._asking: dict[str, asyncio.Task[Publisher | KappaError]] = {}
+        """Topic → the one question about it that all who want to send to it wait for."""
         self._faults = LatencyFaults() if settings.latency_faults else None
 
     def known(self, topic: str) -> Publisher | None:
@@ -64,6 +66,26 @@ class Publishers:
         publisher = self.known(topic)
         if publisher is not None:
             return publisher
+        asking = self._asking.get(topic)
+        if asking is None:
+            asking = self._asking[topic] = self._cluster.tasks.start(self._ask(topic), name=f"route of {topic}")
+            asking.add_done_callback(lambda _: self._asking.pop(topic, None))
+        await asyncio.wait([asking])
+        if asking.cancelled():
+            raise TransportError(f"the producer was closed before the route of topic {topic!r} was known")
+        found = asking.result()
+        if isinstance(found, KappaError):
+            raise found.with_traceback(None)  # Many may raise the same one.
+        return found
+
+    async def _ask(self, topic: str) -> Publisher | KappaError:
+        """Queues of a topic as a name server knows it, or why there are none: a task that raised would end others."""
+        try:
+            return await self._learn(topic)
+        except KappaError as fault:
+            return fault
+
+    async def _learn(self, topic: str) -> Publisher:
         self._cluster.routes.want(topic)
         try:
             route = await self._cluster.routes.refresh(topic)

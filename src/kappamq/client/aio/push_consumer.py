@@ -82,7 +82,7 @@ class PushConsumer:
         *,
         group: str,
         ordered: bool = False,
-        model: MessageModel = MessageModel.CLUSTERING,
+        model: MessageModel | None = None,
         start_from: StartPlace | None = None,
         priorities: TopicPriorities | None = None,
         concurrency: int | None = None,
@@ -92,8 +92,9 @@ class PushConsumer:
         cluster: Cluster | None = None,
         cluster_settings: ClusterSettings | None = None,
     ) -> None:
-        """`start_from` tells where a group without progress begins: "first", "last" or a `datetime`.
+        """What is given here counts more than the same thing in `settings` and `handling`.
 
+        `start_from` tells where a group without progress begins: "first", "last" or a `datetime`.
         RocketMQ: brokers send a new group to the first message of a queue as long as that is in memory, whatever is
         given here, so that nothing is missed in queues that are added to a topic.
 
@@ -106,7 +107,9 @@ class PushConsumer:
         self._priorities = Priorities(priorities)
         self._group = group
         self._is_ordered = ordered
-        settings = replace(settings or ConsumerSettings(), model=model)
+        settings = settings or ConsumerSettings()
+        if model is not None:
+            settings = replace(settings, model=model)
         if start_from is not None:
             place, at_ms = start_place(start_from)
             settings = replace(settings, start_from=place, start_at_ms=at_ms)
@@ -121,7 +124,7 @@ class PushConsumer:
         if cluster is None:
             if name_servers is None:
                 raise UsageError("where is the cluster? pass name_servers, for example '127.0.0.1:9876', or a cluster")
-            cluster = Cluster(name_servers, settings=settings_for_model(cluster_settings, model))
+            cluster = Cluster(name_servers, settings=settings_for_model(cluster_settings, settings.model))
         self.cluster = cluster
         self._stack = AsyncExitStack()
         self._subscriptions = Subscriptions(cluster)

@@ -169,17 +169,22 @@ class MessageRun(RunWaiter):
 
     def write(self, texts: Sequence[str]) -> None:
         """Send all of them, with these properties; what cannot be sent has failed."""
-        connection, count = self.targets[0].connection, len(self.messages)
-        columns = _text_column(texts), _column([message.body for message in self.messages])
-        self.run.begun += count
+        connection = self.targets[0].connection
         try:
-            self._request_id = connection.expect_many(self, count, timeout_ms=self.run.timeout_ms)
+            self._request_id, frames = begin_sends(
+                self,
+                connection,
+                texts=texts,
+                bodies=[message.body for message in self.messages],
+                templates=[target.around for target in self.targets],
+                timeout_ms=self.run.timeout_ms,
+            )
         except KappaError as error:
+            self.run.begun += len(self.messages)
             self.set_exception(error)
-            return
-        templates = [target.around for target in self.targets]
-        frames = encode_sends(*columns, start=0, count=count, templates=templates, request_id=self._request_id)
-        connection.write(frames)
+        else:
+            self.run.begun += len(self.messages)
+            connection.write(frames)
 
     def set_stored(self, replies: Sequence[SendReplied], /) -> None:
         targets, ids, numbers, first = self.targets, self.unique_ids, self._numbers, self._request_id
@@ -219,6 +224,22 @@ class MessageRun(RunWaiter):
         if number >= 0:
             self._numbers[at] = -1
             self.run.on_error(Sending(self.run, number, self.messages[at], self.unique_ids[at]), error)
+
+
+def begin_sends(
+    waiter: RunWaiter,
+    connection: Connection,
+    *,
+    texts: Sequence[str],
+    bodies: Sequence[bytes],
+    templates: Sequence[tuple[bytes, bytes, bytes]],
+    timeout_ms: int,
+) -> tuple[int, bytes]:
+    """Expect the replies to sends with these properties and bodies: the first request id, and what is to be written."""
+    count = len(bodies)
+    columns = _text_column(texts), _column(bodies)
+    request_id = connection.expect_many(waiter, count, timeout_ms=timeout_ms)
+    return request_id, encode_sends(*columns, start=0, count=count, templates=templates, request_id=request_id)
 
 
 def _column(values: Sequence[bytes]) -> Column:
@@ -343,7 +364,7 @@ class RunSender:
                 continue
             queue = publisher.rotation.next()
             if id(queue) not in targets:
-                targets[id(queue)] = self._target(queue, born_at)
+                targets[id(queue)] = self.target(queue, born_at)
             target = targets[id(queue)]
             if target is None:
                 others.append((number, message))
@@ -385,7 +406,7 @@ class RunSender:
             return None  # Whoever sends it otherwise says why not.
         return self._publishers.known(topic)
 
-    def _target(self, queue: Queue, born_at: bytes) -> Target | None:
+    def target(self, queue: Queue, born_at: bytes) -> Target | None:
         """Where messages for a queue go now; `None` without a connection."""
         way = self._way(queue)
         return None if way is None else Target(queue, *way, self._template(queue).around(born_at))

@@ -1,9 +1,10 @@
 """From a user's message to what a send request carries: checked, stamped with a unique id, compressed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from kappamq.client.compression import Compression, compress
 from kappamq.errors import InvalidMessage, UsageError
@@ -39,8 +40,7 @@ _AFTER_ID: Final = f"\x02{Name.WAIT}\x01true\x02"
 _AFTER_ID_NO_WAIT: Final = f"\x02{Name.WAIT}\x01false\x02"
 
 
-@dataclass(slots=True)
-class Prepared:
+class Prepared(Struct, gc=False):
     """Everything of a send request that does not depend on the queue."""
 
     topic: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.settings import ConsumerSettings, LitePullSettings
 from kappamq.errors import Refused, UsageError
 from kappamq.model.message import Queue
+from kappamq.model.subscription import MessageModel
 from kappamq.wire.codes import RequestCode, ResponseCode
 from tests.unit.client.aio.fake_cluster import FakeCluster, eventually
 
@@ -197,3 +199,18 @@ async def test_a_consumer_that_cannot_start_leaves_nothing_behind() -> None:
             await consumer.open()
         assert not cluster.broker.members["g"]
         assert not consumer.cluster.is_open
+
+
+async def test_arguments_and_settings_are_both_heard(tmp_path: Path) -> None:
+    async with FakeCluster(queues=1) as cluster:
+        fill(cluster, 3)
+        async with consumer_of(cluster, auto_commit=False, lite=LitePullSettings(cached_messages_max=5)) as consumer:
+            assert len(await consumer.poll()) == 3
+        async with consumer_of(cluster, lite=LitePullSettings(auto_commit=False)) as consumer:
+            assert len(await consumer.poll()) == 3
+        assert not cluster.broker.committed
+        settings = ConsumerSettings(model=MessageModel.BROADCASTING, offsets_directory=tmp_path)
+        async with consumer_of(cluster, settings=settings) as consumer:
+            assert len(await consumer.poll()) == 3
+        assert not cluster.broker.committed
+        assert list(tmp_path.glob("*/g/offsets.json"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -480,8 +481,11 @@ async def test_a_handler_whose_lock_somebody_else_took_neither_commits_nor_runs_
         assert most == 1
 
 
-async def test_broadcasting_keeps_progress_in_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_setting", [False, True])
+async def test_broadcasting_keeps_progress_in_a_file(tmp_path: Path, is_setting: bool) -> None:
+    model = MessageModel.BROADCASTING
     settings = ConsumerSettings(offsets_directory=tmp_path)
+    options = {"settings": replace(settings, model=model)} if is_setting else {"settings": settings, "model": model}
     async with FakeCluster() as cluster:
         for n in range(4):
             cluster.broker.store("orders", n % 2, b"%d" % n)
@@ -491,7 +495,7 @@ async def test_broadcasting_keeps_progress_in_a_file(tmp_path: Path) -> None:
             seen.append(message.body)
 
         for expected in (4, 5):
-            async with consumer_of(cluster, model=MessageModel.BROADCASTING, settings=settings) as consumer:
+            async with consumer_of(cluster, **options) as consumer:
                 consumer.add_handler("orders", handle)
                 await consumer.start()
                 assert consumer.cluster.client_id.endswith("@DEFAULT")
