@@ -37,7 +37,7 @@ SECONDS_MAX = 300
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SECONDS_MAX))
 
 
@@ -59,7 +59,9 @@ def cluster() -> Iterator[ClusterAddresses]:
 
 @pytest.fixture(scope="session")
 def producer(cluster: ClusterAddresses) -> Iterator[kappamq.Producer]:
-    with kappamq.Producer(cluster.nameserver, group="spark-tests") as running:
+    # A queue is a task: more of them than cores would only take time.
+    settings = kappamq.ProducerSettings(new_topic_queues=2)
+    with kappamq.Producer(cluster.nameserver, group="spark-tests", settings=settings) as running:
         yield running
 
 

@@ -20,6 +20,7 @@ from kappamq.testing import ClusterAddresses, start_cluster
 from tests.spark.conftest import SETTINGS
 from tests.spark.processes import ROOT, running, wait_until
 from tests.spark.reading import Read, Send, numbers
+from tests.unit.spark.broker_store import ENTRIES, SLOTS, write_store
 
 pytest.importorskip("grpc", reason="the extra 'connect' is not installed")
 
@@ -70,6 +71,8 @@ def test_jobs_run_through_connect(
     server: str, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
 ) -> None:
     send(100)
+    write_store(tmp_path / "store")
+    sizes = ["--index-slots", str(SLOTS), "--index-entries", str(ENTRIES)]
     archived = str(tmp_path / "archive")
     at = ["--nameserver", cluster.nameserver]
     commands = [
@@ -77,7 +80,7 @@ def test_jobs_run_through_connect(
         ["archive", archived, "--topic", topic, *at, "--master", server],
         ["replay", archived, "--into", f"{topic}-again", *at, "--master", server],
         ["lag", *at, "--master", server],
-        ["rebuild", str(cluster.data / "broker-a"), str(tmp_path / "rebuilt"), "--master", server],
+        ["rebuild", str(tmp_path / "store"), str(tmp_path / "rebuilt"), *sizes, "--master", server],
     ]
     with running([sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)], tmp_path / "log") as driver:
         printed = re.sub(r"\s+", " ", driver.wait())
@@ -86,6 +89,7 @@ def test_jobs_run_through_connect(
     assert " 0 messages archived" in printed
     assert "100 messages sent" in printed
     assert "committed" in printed or "lag" in printed
+    assert "entries written" in printed
     bodies = ds.dataset(archived, partitioning="hive").to_table(columns=["body"])["body"].to_pylist()
     assert sorted(json.loads(body)["n"] for body in bodies) == list(range(100))
     assert numbers(read(subscribe=f"{topic}-again")) == list(range(100))

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from kappamq.errors import CorruptRecord, UsageError
+from kappamq.errors import CorruptRecord, KappaError, UsageError
 from kappamq.spark.cli import pipeline_app
 from kappamq.spark.columns import DDL
 from kappamq.spark.index_files import IndexFileView, write_index_file
@@ -333,15 +333,29 @@ def test_a_log_alone_becomes_a_table(spark: SparkSession, read: Read, tmp_path: 
 
 
 def test_command_line(spark: SparkSession, tmp_path: Path) -> None:
-    write_store(tmp_path)
+    write_store(tmp_path / "store")
     sizes = ["--index-slots", str(SLOTS), "--index-entries", str(ENTRIES)]
-    result = CliRunner().invoke(pipeline_app, ["verify", str(tmp_path), *sizes])
+    result = CliRunner().invoke(pipeline_app, ["verify", str(tmp_path / "store"), *sizes])
     assert result.exit_code == 0, result.output
     assert "nothing wrong" in result.output
-    ((_kind, offset),) = wrong_entry(tmp_path)
-    result = CliRunner().invoke(pipeline_app, ["verify", str(tmp_path), *sizes])
+    ((_kind, offset),) = wrong_entry(tmp_path / "store")
+    kept = ["--output", str(tmp_path / "findings"), "--format", "json"]
+    result = CliRunner().invoke(pipeline_app, ["verify", str(tmp_path / "store"), *sizes, *kept])
     assert result.exit_code == 1
     assert f"queue: consumequeue/orders/0: log offset {offset}: entry 23 is" in result.output
+    (finding,) = spark.read.schema(verify.SCHEMA).json(str(tmp_path / "findings")).collect()
+    assert (finding.kind, finding.file, finding.offset) == ("queue", "consumequeue/orders/0", offset)
+
+
+def test_what_fails_in_spark_is_one_sentence(spark: SparkSession, cluster: ClusterAddresses, tmp_path: Path) -> None:
+    at = ["--nameserver", cluster.nameserver]
+    result = CliRunner().invoke(pipeline_app, ["dead-letters", "--group", "nobody", *at])
+    assert isinstance(result.exception, KappaError)
+    assert str(result.exception) == f"topic '%DLQ%nobody' does not exist at {cluster.nameserver}: create it first"
+    result = CliRunner().invoke(pipeline_app, ["replay", str(tmp_path / "none"), *at])
+    assert isinstance(result.exception, KappaError)
+    assert "Path does not exist" in str(result.exception)
+    assert "\n" not in str(result.exception)
 
 
 @pytest.mark.parametrize("arguments", [["archive", "out"], ["archive", "out", "--topic", "a", "--pattern", "b"]])

@@ -14,11 +14,13 @@ from pyspark.sql import SparkSession
 import kappamq
 from kappamq.errors import TopicNotFound
 from kappamq.model.names import HALF_TOPIC
+from kappamq.spark.jobs import archive
 from kappamq.spark.standalone import Standalone, start_standalone
 from kappamq.testing import ClusterAddresses
 from tests.spark.processes import QUICK_JAVA, executors, running, wait_until
 from tests.spark.processes import send as signal_all
 from tests.spark.reading import Read, Send, numbers
+from tests.unit.spark.broker_store import ENTRIES, SLOTS, write_store
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -53,9 +55,9 @@ def count_of(stored: kappamq.Cluster, topic: str) -> int:
         return 0
 
 
-def kept(archive: Path) -> list[int]:
+def kept(directory: Path) -> list[int]:
     """What a reader finds that knows nothing of Spark and of us."""
-    table = ds.dataset(archive, partitioning="hive").to_table(columns=["body"])
+    table = ds.dataset(directory, partitioning="hive").to_table(columns=["body"])
     return sorted(json.loads(body)["n"] for body in table["body"].to_pylist())
 
 
@@ -63,10 +65,11 @@ def test_jobs_run_on_executors(
     standalone: Standalone, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
 ) -> None:
     send(200)
-    archived, rebuilt = tmp_path / "archive", tmp_path / "rebuilt"
-    store = cluster.data / "broker-a"
+    archived, store, rebuilt = tmp_path / "archive", tmp_path / "store", tmp_path / "rebuilt"
+    write_store(store)
+    sizes = ["--index-slots", str(SLOTS), "--index-entries", str(ENTRIES)]
     on = ["--master", standalone.master]
-    for key, value in standalone.settings.items():
+    for key, value in (standalone.settings | {"spark.sql.codegen.wholeStage": "false"}).items():
         on += ["--conf", f"{key}={value}"]
     at = ["--nameserver", cluster.nameserver]
     commands = [
@@ -74,22 +77,22 @@ def test_jobs_run_on_executors(
         ["replay", str(archived), "--into", f"{topic}-again", *at, *on],
         ["replay", str(archived), "--into", f"{topic}-again", *at, *on],
         ["lag", *at, *on],
-        ["verify", str(store), *on],
-        ["rebuild", str(store), str(rebuilt), *on],
+        ["verify", str(store), *sizes, *on],
+        ["rebuild", str(store), str(rebuilt), *sizes, *on],
     ]
     with running([sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)], tmp_path / "log") as driver:
         printed = re.sub(r"\s+", " ", driver.wait())
     assert "200 messages archived" in printed
     assert "200 messages sent" in printed
     assert "0 messages sent" in printed.replace("200 messages sent", "", 1)
+    assert "nothing wrong" in printed
     assert "entries written" in printed
     assert kept(archived) == list(range(200))
     assert numbers(read(subscribe=f"{topic}-again")) == list(range(200))
-    made = sorted((store / "consumequeue" / topic).glob("*/0*"))
+    made = sorted(path for pattern in ("consumequeue/*/*/*", "index/*") for path in store.glob(pattern))
     assert made
     for path in made:
-        again = (rebuilt / "consumequeue" / path.relative_to(store / "consumequeue")).read_bytes()
-        assert again.startswith(path.read_bytes().rstrip(b"\0"))
+        assert (rebuilt / path.relative_to(store)).read_bytes() == path.read_bytes()
     # Executors of this application have worked in the directories of both workers.
     assert len(list(standalone.directory.glob("worker-*/app-*/*/stderr"))) >= 2
 
@@ -199,6 +202,47 @@ def test_killed_drivers_lose_and_repeat_nothing(
     # The batch that was sent before the driver died was sent again: that is what the ids are for.
     assert read(subscribe=f"{topic}-copy").count() >= 320
     assert spark.read.parquet(str(tmp_path / "archive")).count() == 280
+
+
+@pytest.mark.proof
+def test_killed_drivers_of_a_replay_lose_and_repeat_nothing(
+    spark: SparkSession,
+    cluster: ClusterAddresses,
+    stored: kappamq.Cluster,
+    send: Send,
+    read: Read,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """Killed while messages are stored out of sight, while they are shown, and while they are sent without that."""
+    count, rate = 300, 60
+    send(count)
+    archived = str(tmp_path / "archive")
+    archive.run(spark, cluster.nameserver, output=archived, checkpoint=str(tmp_path / "checkpoint"), topics=topic)
+    arguments = [sys.executable, "-m", "tests.spark.replaying", cluster.nameserver, archived, topic, str(rate)]
+    halves = [kappamq.Queue(HALF_TOPIC, broker, 0) for broker in ("broker-a", "broker-b")]
+
+    def hidden() -> int:
+        return sum(stored.max_offset(queue) for queue in halves)
+
+    before = hidden()
+    with running(arguments, tmp_path / "log-1") as driver:
+        driver.kill_when(lambda: before < hidden() and count_of(stored, f"{topic}-exact") == 0)
+    assert count_of(stored, f"{topic}-exact") == 0
+    shown = []
+    for number, name in enumerate(("exact", "plain")):
+        with running(arguments, tmp_path / f"log-{number + 2}") as driver:
+            driver.kill_when(lambda name=name: 0 < count_of(stored, f"{topic}-{name}") < count)  # type: ignore[misc]
+        shown.append(count_of(stored, f"{topic}-{name}"))
+        assert 0 < shown[-1] < count
+    with running(arguments, tmp_path / "log-4") as driver:
+        printed = driver.wait()
+    # What the drivers had done counted, and was not done again.
+    assert f"exact: {count - shown[0]} messages sent" in (tmp_path / "log-3").read_text()
+    assert "exact: 0 messages sent" in printed
+    assert f"plain: {count - shown[1]} messages sent" in printed
+    for name in ("exact", "plain"):
+        assert numbers(read(subscribe=f"{topic}-{name}")) == list(range(count))
 
 
 def check(read: Read, topic: str, where: Path, count: int) -> None:

@@ -9,7 +9,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it F.
 
-from kappamq.testing import ClusterAddresses
+from kappamq.broker.settings import BrokerSettings
+from kappamq.testing import ClusterAddresses, start_cluster
+from kappamq.testing.cluster import SMALL_STORE
 from tests.spark.reading import Read, Send, make_queues, numbers
 
 SECONDS = 100
@@ -72,6 +74,26 @@ def test_mistakes(
     writer = spark.sql(f"select {columns}").write.format("rocketmq").option("namesrvAddr", cluster.nameserver)
     with pytest.raises(PySparkException, match=message):
         writer.options(**options).mode("append").save()
+
+
+def test_rows_that_are_too_much_together_for_a_broker_go_one_by_one(
+    spark: SparkSession, read: Read, topic: str
+) -> None:
+    settings = BrokerSettings(name="template", store=SMALL_STORE, message_bytes_max=2048)
+    with start_cluster(settings=settings) as small:
+
+        def write(rows: int, body_bytes: int) -> None:
+            body = F.rpad(F.to_json(F.struct(F.col("id").alias("n"))), body_bytes, " ")
+            frame = spark.range(rows, numPartitions=1).select(
+                body.alias("body"), F.col("id").cast("string").alias("keys")
+            )
+            frame.write.format("rocketmq").options(namesrvAddr=small.nameserver, topic=topic).mode("append").save()
+
+        write(100, 1000)
+        assert numbers(read(namesrvAddr=small.nameserver)) == list(range(100))
+        # One that is too much alone is an error.
+        with pytest.raises(PySparkException, match="maximum is 2048"):
+            write(1, 3000)
 
 
 def test_a_topic_cannot_be_overwritten(spark: SparkSession, cluster: ClusterAddresses, topic: str) -> None:

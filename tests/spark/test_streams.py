@@ -51,35 +51,25 @@ def stream(spark: SparkSession, cluster: ClusterAddresses, topic: str, tmp_path:
     return Stream(spark, cluster.nameserver, topic, tmp_path)
 
 
-def test_exactly_once_across_restarts(stream: Stream, send: Send) -> None:
-    send(200)
-    stream.run()
-    assert stream.numbers() == list(range(200))
-    stream.run()
-    send(50, first=200)
-    stream.run()
-    assert stream.numbers() == list(range(250))
-
-
-def test_a_batch_that_was_not_committed_is_read_again_exactly(stream: Stream, send: Send) -> None:
-    send(50)
-    stream.run()
-    send(50, first=50)
-    stream.run()
-    # As if Spark had died after writing batch 1 and before noting that it was done.
-    (stream.checkpoint / "commits" / "1").unlink()
-    (stream.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
-    send(50, first=100)
-    stream.run()
-    assert stream.numbers() == list(range(150))
-
-
-def test_admission(stream: Stream, send: Send) -> None:
+def test_exactly_once_in_batches_across_restarts(
+    stream: Stream, send: Send, cluster: ClusterAddresses, topic: str
+) -> None:
     send(100)
-    query = stream.run(maxOffsetsPerTrigger="30")
+    query = stream.run(maxOffsetsPerTrigger="30", commitGroupOffsets="spark-mirror")
     sizes = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert sizes == [30, 30, 30, 10]
     assert stream.numbers() == list(range(100))
+    with kappamq.Cluster(cluster.nameserver) as direct:
+        for queue in direct.queues_of(topic):
+            assert (direct.committed_offset(queue, "spark-mirror") or 0) == direct.max_offset(queue)
+    stream.run()
+    assert stream.numbers() == list(range(100))
+    # As if Spark had died after writing the last batch and before noting that it was done.
+    (stream.checkpoint / "commits" / "3").unlink()
+    (stream.checkpoint / "commits" / ".3.crc").unlink(missing_ok=True)
+    send(50, first=100)
+    stream.run()
+    assert stream.numbers() == list(range(150))
 
 
 def test_admission_by_bytes(stream: Stream, send: Send) -> None:
@@ -88,14 +78,6 @@ def test_admission_by_bytes(stream: Stream, send: Send) -> None:
     sizes = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
     assert len(sizes) > 1
     assert stream.numbers() == list(range(100))
-
-
-def test_progress_is_mirrored_to_a_group(stream: Stream, send: Send, cluster: ClusterAddresses, topic: str) -> None:
-    send(60)
-    stream.run(commitGroupOffsets="spark-mirror", maxOffsetsPerTrigger="25")
-    with kappamq.Cluster(cluster.nameserver) as direct:
-        for queue in direct.queues_of(topic):
-            assert (direct.committed_offset(queue, "spark-mirror") or 0) == direct.max_offset(queue)
 
 
 def test_new_topics_and_queues_appear_while_running(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pyspark.errors import PySparkException
@@ -102,8 +103,23 @@ def test_filters_at_the_broker(read: Read, send: Send) -> None:
     assert numbers(read(sqlFilter="number > 80")) == list(range(81, 90))
 
 
+def test_a_frame_is_not_narrowed_by_another_query_of_it(spark: SparkSession, read: Read, send: Send) -> None:
+    """Spark keeps the plan of the last filter for the whole frame, so filters are pushed only when asked for."""
+    send(90)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read()
+        first, second = frame.where("tags = 't0'"), frame.where("tags = 't1'")
+        assert (first.count(), frame.count()) == (30, 90)
+        assert numbers(first.union(second)) == [number for number in range(90) if number % 3 != 2]
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
 def test_filter_push_down(spark: SparkSession, read: Read, send: Send) -> None:
     send(90)
+    read = partial(read, pushFilters="true")
+    assert numbers(read().where("tags = 't1'")) == list(range(1, 90, 3)), "a session without it"
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         assert numbers(read().where("tags = 't1'")) == list(range(1, 90, 3))

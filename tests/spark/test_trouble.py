@@ -83,7 +83,7 @@ def test_following_ends_cleanly_and_makes_few_files(kept: Archive, send: Send, t
     assert not faults
     assert rows == 50
     assert kept.batches() >= 4
-    # Eight queues and five batches: one file for each day, and no more.
+    # Four queues and five batches: one file for each day, and no more.
     assert len(list(kept.output.glob("topic=*/day=*/*"))) == len(list(kept.output.glob("topic=*/day=*")))
     send(5, first=50)
     assert kept.run(topic) == 5

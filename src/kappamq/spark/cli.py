@@ -1,9 +1,12 @@
 """`kappamq pipeline …`: the jobs, on a Spark session of this machine, on a cluster or on a Connect server."""
 
 import signal
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,11 +14,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kappamq.errors import KappaError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_SHOWN_MAX: Final = 1000
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
+
+
+class ResultFormat(StrEnum):
+    """Files that a result is kept in."""
+
+    PARQUET = "parquet"
+    JSON = "json"
+
 
 NameServer = Annotated[
     str,
@@ -36,6 +49,8 @@ Conf = Annotated[
     list[str] | None, typer.Option("--conf", help="A setting of Spark, as key=value; may be given several times.")
 ]
 TableFormat = Annotated[str, typer.Option("--format", help="parquet, or delta or iceberg, which need 'kappamq[lake]'.")]
+Output = Annotated[Path | None, typer.Option("--output", help="Directory to keep the result in; made anew.")]
+OutputFormat = Annotated[ResultFormat, typer.Option("--format", help="Of the output.")]
 IndexSlots = Annotated[
     int | None, typer.Option("--index-slots", help="Slots of an index file, if not the usual number.", min=1)
 ]
@@ -73,18 +88,19 @@ def archive(
 
     if (topic is None) == (pattern is None):
         raise typer.BadParameter("give either --topic or --pattern")
-    rows = job.run(
-        _session("archive", master, conf),
-        nameserver,
-        output=str(output),
-        checkpoint=str(checkpoint or output.with_name(output.name + ".checkpoint")),
-        topics=",".join(topic) if topic else None,
-        pattern=pattern,
-        follow_seconds=follow,
-        rows_per_batch=batch_rows,
-        table_format=table_format,
-        file_bytes=file_mb * 1024 * 1024,
-    )
+    with _session("archive", master, conf) as spark:
+        rows = job.run(
+            spark,
+            nameserver,
+            output=str(output),
+            checkpoint=str(checkpoint or output.with_name(output.name + ".checkpoint")),
+            topics=",".join(topic) if topic else None,
+            pattern=pattern,
+            follow_seconds=follow,
+            rows_per_batch=batch_rows,
+            table_format=table_format,
+            file_bytes=file_mb * 1024 * 1024,
+        )
     Console().print(f"{rows} messages archived in {output}")
 
 
@@ -115,21 +131,22 @@ def replay(
     """
     from kappamq.spark.jobs import replay as job
 
-    count = job.run(
-        _session("replay", master, conf),
-        nameserver,
-        archive=str(archived),
-        topics=tuple(topic or ()),
-        start=start.replace(tzinfo=UTC) if start else None,
-        end=end.replace(tzinfo=UTC) if end else None,
-        keys=tuple(key or ()),
-        tags=tuple(tag or ()),
-        to_topic=into,
-        name=name,
-        rate=rate,
-        is_exact=not fast,
-        table_format=table_format,
-    )
+    with _session("replay", master, conf) as spark:
+        count = job.run(
+            spark,
+            nameserver,
+            archive=str(archived),
+            topics=tuple(topic or ()),
+            start=start.replace(tzinfo=UTC) if start else None,
+            end=end.replace(tzinfo=UTC) if end else None,
+            keys=tuple(key or ()),
+            tags=tuple(tag or ()),
+            to_topic=into,
+            name=name,
+            rate=rate,
+            is_exact=not fast,
+            table_format=table_format,
+        )
     Console().print(f"{count} messages sent")
 
 
@@ -137,6 +154,8 @@ def replay(
 def dead_letters(
     group: Annotated[list[str] | None, typer.Option("--group", help="Only this group; may be repeated.")] = None,
     redrive: Annotated[bool, typer.Option("--redrive", help="Send each to the topic it came from, too.")] = False,
+    output: Output = None,
+    output_format: OutputFormat = ResultFormat.PARQUET,
     nameserver: NameServer = DEFAULT_NAMESERVER,
     master: Master = "local[*]",
     conf: Conf = None,
@@ -147,24 +166,33 @@ def dead_letters(
     """
     from kappamq.spark.jobs import dead_letters as job
 
-    _show(job.run(_session("dead letters", master, conf), nameserver, groups=tuple(group or ()), sends=redrive))
+    with _session("dead letters", master, conf) as spark:
+        found = job.run(spark, nameserver, groups=tuple(group or ()), sends=redrive)
+        _keep(found, output, output_format)
+        _show(found)
 
 
 @pipeline_app.command()
 def trace(
     window: Annotated[str, typer.Option("--window", help="Length of a line of the second table.")] = "5 minutes",
+    output: Output = None,
+    output_format: OutputFormat = ResultFormat.PARQUET,
     nameserver: NameServer = DEFAULT_NAMESERVER,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
     """Show how long sending and consuming took, by group, and how long messages were on their way.
 
+    The output has both tables, in the directories groups and latencies.
+
     Example: kappamq pipeline trace
     """
     from kappamq.spark.jobs import trace as job
 
-    for frame in job.run(_session("trace", master, conf), nameserver, window=window):
-        _show(frame)
+    with _session("trace", master, conf) as spark:
+        for name, frame in zip(("groups", "latencies"), job.run(spark, nameserver, window=window), strict=True):
+            _keep(frame, output and output / name, output_format)
+            _show(frame)
 
 
 @pipeline_app.command()
@@ -184,17 +212,18 @@ def lag(
     """
     from kappamq.spark.jobs import lag as job
 
-    samples = job.run(
-        _session("lag", master, conf),
-        nameserver,
-        groups=tuple(group or ()),
-        every_seconds=every,
-        times=times,
-        output=str(output) if output is not None else None,
-        table_format=table_format,
-    )
-    _show(samples.orderBy("at", "group", "topic", "broker", "queueId"))
-    _show(job.build(samples))
+    with _session("lag", master, conf) as spark:
+        samples = job.run(
+            spark,
+            nameserver,
+            groups=tuple(group or ()),
+            every_seconds=every,
+            times=times,
+            output=str(output) if output is not None else None,
+            table_format=table_format,
+        )
+        _show(samples.orderBy("at", "group", "topic", "broker", "queueId"))
+        _show(job.build(samples))
 
 
 @pipeline_app.command()
@@ -203,6 +232,8 @@ def verify(
     index_slots: IndexSlots = None,
     index_entries: IndexEntries = None,
     delay_levels: DelayLevels = None,
+    output: Output = None,
+    output_format: OutputFormat = ResultFormat.PARQUET,
     master: Master = "local[*]",
     conf: Conf = None,
 ) -> None:
@@ -213,7 +244,9 @@ def verify(
     from kappamq.spark.jobs import verify as job
 
     options = _store_options(index_slots, index_entries, delay_levels)
-    report = job.run(_session("verify", master, conf), store, **options)
+    with _session("verify", master, conf) as spark:
+        report = job.run(spark, store, **options)
+        _keep(spark.createDataFrame(list(report.findings), job.SCHEMA), output, output_format)
     console = Console(soft_wrap=True)
     console.print(
         f"{report.records} records in {report.segments} segments, {report.queues} queues, {report.keys} keys: "
@@ -242,13 +275,9 @@ def rebuild(
     """
     from kappamq.spark.jobs import rebuild as job
 
-    made = job.run(
-        _session("rebuild", master, conf),
-        store,
-        output=output,
-        has_index=not no_index,
-        **_store_options(index_slots, index_entries, delay_levels),
-    )
+    options = _store_options(index_slots, index_entries, delay_levels)
+    with _session("rebuild", master, conf) as spark:
+        made = job.run(spark, store, output=output, has_index=not no_index, **options)
     Console(soft_wrap=True).print(
         f"{made.queue_entries} entries written to {output / 'consumequeue'}, "
         f"{made.index_entries} to {made.index_files} files in {output / 'index'}"
@@ -279,16 +308,33 @@ def spark_cluster(
     console.print("Spark has ended.")
 
 
-def _session(name: str, master: str, conf: list[str] | None) -> "SparkSession":
+@contextmanager
+def _session(name: str, master: str, conf: list[str] | None) -> "Iterator[SparkSession]":
+    """A session for a job. What Spark says of a failure becomes one sentence."""
     from kappamq.spark.sessions import open_session
 
-    settings: dict[str, str] = {}
+    # Somebody watches: Spark's bar shows how many tasks are done.
+    settings = {"spark.ui.showConsoleProgress": "true"} if sys.stderr.isatty() else {}
     for each in conf or []:
         key, separator, value = each.partition("=")
         if not separator or not key.startswith("spark."):
             raise typer.BadParameter(f"--conf {each}: write a setting of Spark as key=value, such as spark.cores.max=4")
         settings[key] = value
-    return open_session(f"kappamq {name}", master=master, settings=settings)
+    session = open_session(f"kappamq {name}", master=master, settings=settings)
+    from pyspark.errors import PySparkException
+
+    from kappamq.spark.jobs.frames import reason_of
+
+    try:
+        yield session
+    except PySparkException as fault:
+        raise KappaError(reason_of(str(fault))) from fault
+
+
+def _keep(frame: "DataFrame", output: Path | None, output_format: ResultFormat) -> None:
+    """Write a result to a directory that does not exist yet."""
+    if output is not None:
+        frame.write.format(output_format.value).mode("errorifexists").save(str(output))
 
 
 def _store_options(index_slots: int | None, index_entries: int | None, delay_levels: str | None) -> dict[str, Any]:

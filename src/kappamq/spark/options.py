@@ -51,6 +51,7 @@ READ_NAMES: Final = (
     "commitGroupOffsets",
     "tagExpression",
     "sqlFilter",
+    "pushFilters",
     "pullBatchSize",
     "pullTimeoutMs",
     "retries",
@@ -89,6 +90,9 @@ _RESERVED: Final = (
 )
 _RESERVED_PREFIXES: Final = ("client.", "tls.", "ssl.", "acl.")
 
+_BROKER_AND_PATH: Final = re.compile(r"([^/=]+)=(.+)")
+"""A store with the name of its broker; a directory with `=` in its name is written with `/` before it."""
+
 _SAID_OTHERWISE: Final = {
     "kafka.bootstrap.servers": "namesrvAddr",
     "topic": "subscribe",
@@ -122,6 +126,8 @@ class ReadOptions:
     mirrored_group: str | None = None
     expression: str | None = None
     expression_type: str | None = None
+    pushes_filters: bool = False
+    """Whether Spark's filters may leave out messages: wrong for a frame that several queries use, see the docs."""
     pull_count: int = 1024
     pull_timeout_ms: int = 10_000
     retries: int = 5
@@ -198,6 +204,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         mirrored_group=_group(given, "commitGroupOffsets"),
         expression=expression,
         expression_type=expression_type,
+        pushes_filters=given.flag("pushFilters", default=False),
         pull_count=given.positive("pullBatchSize") or 1024,
         pull_timeout_ms=given.positive("pullTimeoutMs") or 10_000,
         retries=given.number("retries", 5),
@@ -374,12 +381,19 @@ def _store_paths(given: _Given, mode: str) -> dict[str, Path] | None:
         return None
     if text is None:
         raise UsageError("mode=files needs storePath: the directory that holds commitlog and consumequeue")
-    paths = [Path(piece.strip()) for piece in text.split(",") if piece.strip()]
-    names = [piece.strip() for piece in broker.split(",")] if broker else [path.name for path in paths]
+    pieces = [piece.strip() for piece in text.split(",") if piece.strip()]
+    pairs = [match for piece in pieces if (match := _BROKER_AND_PATH.fullmatch(piece))]
+    if pairs:
+        if len(pairs) != len(pieces) or broker is not None:
+            raise UsageError(f"storePath is {text!r}: write broker=directory for each store, and leave brokerName out")
+        names, paths = [match[1] for match in pairs], [Path(match[2]) for match in pairs]
+    else:
+        paths = [Path(piece) for piece in pieces]
+        names = [piece.strip() for piece in broker.split(",")] if broker else [path.name for path in paths]
     if len(names) != len(paths) or len(set(names)) != len(names):
         raise UsageError(
             f"{len(paths)} store paths have the broker names {', '.join(names)}: "
-            "give one different name for each in brokerName"
+            "give one different name for each, as broker=directory"
         )
     return dict(zip(names, paths))
 

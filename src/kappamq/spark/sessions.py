@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -70,19 +70,23 @@ def open_session(name: str, *, master: str, settings: Mapping[str, str] | None =
         from pyspark.sql import SparkSession
     except ImportError:
         raise ConfigError("PySpark is not installed: pip install 'kappamq[spark]'") from None
-    # Spark starts workers with the `python3` of the PATH otherwise, which need not have this package.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    is_local = is_on_this_machine(master)
-    if is_local:
-        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-        for variable, value in KEPT_MEMORY.items():
-            os.environ.setdefault(variable, value)
+    prepare_environment(os.environ, master)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**(QUIET_LOCAL if is_local else QUIET), **(settings or {})}.items():
+    for key, value in {**(QUIET_LOCAL if is_on_this_machine(master) else QUIET), **(settings or {})}.items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
     return spark
+
+
+def prepare_environment(environment: MutableMapping[str, str], master: str) -> None:
+    """Add what Spark and its workers are to be started with; whatever is set already stays."""
+    # Spark starts workers with the `python3` of the PATH otherwise, which need not have this package.
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if is_on_this_machine(master):
+        environment.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+        for variable, value in KEPT_MEMORY.items():
+            environment.setdefault(variable, value)
 
 
 def is_on_this_machine(master: str) -> bool:

@@ -55,8 +55,9 @@ class RocketMQSource(DataSource):
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         options = parse_read_options(self.options, is_stream=False)
-        # A session without filter push-down refuses every reader that has the method, filter or not.
-        kind = PushingTopicReader if _PUSHDOWN_WORKER in sys.modules else TopicReader
+        # A session without filter push-down refuses every reader that has the method, filter or not. One with it keeps
+        # one plan for a frame, that of the query planned last: whoever asks for it promises to use a frame only once.
+        kind = PushingTopicReader if options.pushes_filters and _PUSHDOWN_WORKER in sys.modules else TopicReader
         return kind(options, _columns(schema))
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:  # noqa: N802 - Spark's name.
@@ -94,7 +95,7 @@ class TopicReader(DataSourceReader):
 
 
 class PushingTopicReader(TopicReader):
-    """The same, for sessions with `spark.sql.python.filterPushdown.enabled`."""
+    """The same with `pushFilters`, for sessions with `spark.sql.python.filterPushdown.enabled`."""
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         super().__init__(options, columns)

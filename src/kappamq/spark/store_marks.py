@@ -18,6 +18,7 @@ from zlib import crc32
 
 EVER: Final = 2**63 - 1
 ABORT_NAME: Final = "abort"
+_ABORT_DIGITS: Final = 20  # Of our session; RocketMQ writes its process id, which is shorter.
 
 _MARK: Final = b"KAPPACP1"
 _OWN = Struct(">8s8sqqqq?40s40s40si")
@@ -62,7 +63,8 @@ def read_marks(root: Path) -> StoreMarks:
     _mark, session, _start, crc_from, flushed, dispatched, was_clean, before, after, _header, count = _OWN.unpack_from(
         data
     )
-    if (head or bytes(_HEAD_BYTES)) not in (before, after):
+    was_other_killed = 0 < len(_read(root / ABORT_NAME)) < _ABORT_DIGITS
+    if was_other_killed or (head or bytes(_HEAD_BYTES)) not in (before, after):
         return StoreMarks(is_clean=is_clean, rescan_ms=rescan_ms)
     at = _OWN.size + count * _INDEX.size
     index_files = _INDEX.iter_unpack(data[_OWN.size : at])

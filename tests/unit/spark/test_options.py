@@ -66,6 +66,9 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
         ({"mode": "files"}, "needs storePath"),
         ({"storePath": "/data"}, "belong to mode=files"),
         ({"mode": "files", "storePath": "/a/store,/b/store"}, "one different name"),
+        ({"mode": "files", "storePath": "a=/x,a=/y"}, "one different name"),
+        ({"mode": "files", "storePath": "a=/x,/y"}, "broker=directory for each store"),
+        ({"mode": "files", "storePath": "a=/x", "brokerName": "b"}, "leave brokerName out"),
         ({"tagExpression": "a", "sqlFilter": "a > 1"}, "exclude each other"),
     ],
 )
@@ -125,6 +128,20 @@ def test_files_mode_needs_no_name_server() -> None:
         {"subscribe": "orders", "mode": "files", "storePath": "/data/broker-a,/data/broker-b"}, is_stream=False
     )
     assert options.store_paths == {"broker-a": Path("/data/broker-a"), "broker-b": Path("/data/broker-b")}
+
+
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({"storePath": "one=/data/a, two=/data/b"}, {"one": "/data/a", "two": "/data/b"}),
+        ({"storePath": "one=relative/a=b"}, {"one": "relative/a=b"}),
+        ({"storePath": "./a=b"}, {"a=b": "a=b"}),
+        ({"storePath": "/data/a,/data/b", "brokerName": "one, two"}, {"one": "/data/a", "two": "/data/b"}),
+    ],
+)
+def test_stores_have_names(more: dict[str, str], wanted: dict[str, str]) -> None:
+    options = parse_read_options({"subscribe": "orders", "mode": "files"} | more, is_stream=False)
+    assert options.store_paths == {name: Path(path) for name, path in wanted.items()}
 
 
 def test_writer() -> None:

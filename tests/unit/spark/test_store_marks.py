@@ -38,6 +38,12 @@ def test_a_checkpoint_that_another_broker_left_behind_says_nothing(tmp_path: Pat
     assert marks.rescan_ms > 0
 
 
+def test_marks_say_nothing_when_another_broker_was_killed_before_its_first_checkpoint(tmp_path: Path) -> None:
+    write_store(tmp_path)
+    (tmp_path / "abort").write_text("4711")
+    assert (read_marks(tmp_path).dispatched, read_marks(tmp_path).crc_from) == (None, EVER)
+
+
 def test_a_directory_without_marks(tmp_path: Path) -> None:
     assert read_marks(tmp_path).is_clean
     (tmp_path / "abort").touch()
