@@ -14,6 +14,7 @@ MODULES = (
     "kernel._client",
     "kernel._verify",
     "net._sockets",
+    "store._preloading",
     "store._syncing",
 )
 

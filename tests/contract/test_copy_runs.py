@@ -28,7 +28,9 @@ VALUES = st.sampled_from(["", "a", "k1 k2", "k  k", "日本", "TAGS", "x" * 50])
 @st.composite
 def records(draw: st.DrawFn) -> NewRecord:
     properties = draw(st.lists(st.tuples(NAMES, VALUES), max_size=5))
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties]).encode()
+    pieces = [f"{name}\x01{value}\x02".encode() for name, value in properties]
+    pieces.insert(draw(st.integers(0, len(pieces))), draw(st.sampled_from([b"", CRC, CRC[:-4] + b"\x02"])))
+    text = b"".join(pieces)
     text += draw(st.sampled_from([b"", b"", b"KEYS\x01last", b"no separator"]))
     return NewRecord(
         draw(st.sampled_from(["orders", "%RETRY%g"])),
@@ -90,6 +92,8 @@ def plain(**changes: object) -> NewRecord:
 
 def test_what_is_not_plain_is_left_alone() -> None:
     assert pack_copies([plain()], body_bytes_max=4) is not None
+    timed = plain(properties=b"KEYS\x01a\x02" + CRC + b"TIMER_ENQUEUE_MS\x011\x02")
+    assert pack_copies([timed], body_bytes_max=4) is not None
     unusual: list[dict[str, object]] = [
         {"body": b"large"},
         {"topic": TIMER_TOPIC},
@@ -98,7 +102,9 @@ def test_what_is_not_plain_is_left_alone() -> None:
         {"born_host": bytes(20)},
         {"properties": b"KEYS\x01a\x02KEYS\x01b\x02"},
         {"properties": b"KEYS\x01\x02"},
-        {"properties": CRC + b"KEYS\x01a\x02"},
+        {"properties": CRC + b"KEYS\x01a\x02" + CRC},
+        {"properties": CRC[:-4] + b"\x02KEYS\x01a\x02"},
+        {"properties": b"KEYS\x01a" + CRC},
         {"properties": b"x" * 32_760},
     ]
     for changes in unusual:

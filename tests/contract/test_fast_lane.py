@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kappamq.broker.appender import Appender
-from kappamq.broker.cold_reads import ColdReads
+from kappamq.broker.cold_reads import PULLS_MAX, ColdReads
 from kappamq.broker.committed_offsets import CommittedOffsets
 from kappamq.broker.fast_lane import FastLane
 from kappamq.broker.fast_pulls import FastPulls
@@ -29,8 +29,10 @@ from kappamq.broker.topics import BuiltInTopics, Topics
 from kappamq.clock import Clock, ManualClock
 from kappamq.model.config import GroupConfig, Permission
 from kappamq.model.ids import pack_host
+from kappamq.model.record import decode_records
 from kappamq.model.subscription import ClientConnection, ConsumerMembership, Subscription
 from kappamq.net.connection import Connection, ConnectionLimits
+from kappamq.net.turns import Reads
 from kappamq.store.check import check_store
 from kappamq.store.store import Store
 from kappamq.wire.batch import BatchItem, encode_batch
@@ -133,6 +135,7 @@ class Desk:
             rules=self.rules,
             clock=clock,
             check_transactions=lambda: None,
+            wait_told=lambda: asyncio.sleep(0),
         )
         self._build_pulls(tasks, clock)
         self.lane = FastLane(
@@ -141,6 +144,7 @@ class Desk:
             statistics=self.statistics,
             segment_bytes=self.settings.segment_bytes,
             pulls=FastPulls(
+                cold=self.cold,
                 handlers=self.pulls,
                 topics=self.topics,
                 groups=self.groups,
@@ -161,13 +165,15 @@ class Desk:
     def _build_pulls(self, tasks: asyncio.TaskGroup, clock: Clock) -> None:
         self.members = Members(clock=clock, timeout_seconds=120, on_change=lambda _: None)
         self.offsets = CommittedOffsets(clock=clock)
+        self.cold = ColdReads(self.store)
+        self.store.on_cold_read = self.cold.may_read
         self.pulls = PullHandlers(
             topics=self.topics,
             groups=self.groups,
             members=self.members,
             offsets=self.offsets,
             store=self.store,
-            cold=ColdReads(self.store),
+            cold=self.cold,
             statistics=self.statistics,
             rules=PullRules(
                 permission=6,
@@ -205,13 +211,13 @@ class Desk:
 
     async def receive(self, data: bytes) -> None:
         if self._has_lane:
-            self.lane.turn([(self.connection, data)])
+            self.lane.turn(Reads([], [], []), [(self.connection, data)])
         else:
             self.connection.data_received(data)
         for _ in range(20):  # A backlog goes on in later turns of the loop.
             await asyncio.sleep(0)
         for _ in range(SETTLE_STEPS):
-            if self.connection._unanswered <= len(self.pulls.parked) and not self.is_preparing:
+            if self.connection.standing.unanswered <= len(self.pulls.parked) and not self.is_preparing:
                 break
             # Threads read records that are not in memory, and make the next segment.
             await asyncio.sleep(0.001)
@@ -351,6 +357,71 @@ def test_a_reset_is_told_by_the_handlers(tmp_path: Path) -> None:
         assert [(reply.code, reply.fields["nextBeginOffset"]) for reply in answers(desk)[2:]] == [(21, "1"), (0, "2")]
 
     run(play, tmp_path)
+
+
+async def use_up_the_turn(desk: Desk) -> None:
+    """Let pulls that are behind have to wait: others send, and this turn has had all it may."""
+    for _ in range(SETTLE_STEPS):
+        for _ in range(PULLS_MAX):
+            desk.cold.may_read("Orders", 9, 0, 1)
+        if desk.cold.must_wait:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("pulls are not limited")
+
+
+def test_who_is_behind_waits_for_its_turn_in_the_lane(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        for number in range(1, 9):
+            await desk.receive(frame(number))
+        await use_up_the_turn(desk)
+        seen, bulk = len(answers(desk)), desk.bulk
+        commits = {"flags": PullRequest.SUSPEND | PullRequest.COMMIT_OFFSET, "committed_offset": 1}
+        desk.lane.turn(
+            Reads([], [], []),
+            [(desk.connection, pull_frame(11, start=1, count_max=2, **commits) + pull_frame(12, start=3))],
+        )
+        assert desk.connection.standing.unanswered == 2
+        assert len(answers(desk)) == seen
+        assert desk.offsets.find("Orders", "reader", 0) == 1  # What a pull says about progress does not wait.
+        await settled(desk)
+        found = {reply.request_id: reply for reply in answers(desk)[seen:]}
+        assert {number: reply.fields["nextBeginOffset"] for number, reply in found.items()} == {11: "3", 12: "6"}
+        assert [message.queue_offset for message in decode_records(found[12].body)] == [3, 4, 5]
+        assert desk.bulk == bulk
+        assert desk.statistics.get_found == 2
+
+    run(play, tmp_path, hot_bytes=1)
+
+
+def test_who_waited_for_its_turn_hears_what_has_changed_meanwhile(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        for number in range(1, 9):
+            await desk.receive(frame(number))
+        await use_up_the_turn(desk)
+        desk.lane.turn(Reads([], [], []), [(desk.connection, pull_frame(11))])
+        assert desk.connection.standing.unanswered == 1
+        desk.offsets.reset("Orders", "reader", 0, 5)
+        await settled(desk)
+        reset = answers(desk)[-1]
+        assert (reset.request_id, reset.code, reset.fields["nextBeginOffset"]) == (11, 21, "5")
+        await use_up_the_turn(desk)
+        desk.lane.turn(Reads([], [], []), [(desk.connection, pull_frame(12))])
+        assert desk.connection.standing.unanswered == 1
+        desk.groups.put(GroupConfig(group_name="reader", consume_enable=False))
+        await settled(desk)
+        assert (answers(desk)[-1].request_id, answers(desk)[-1].code) == (12, 16)
+        assert desk.connection.standing.unanswered == 0
+
+    run(play, tmp_path, hot_bytes=1)
+
+
+async def settled(desk: Desk) -> None:
+    for _ in range(SETTLE_STEPS):
+        if not desk.connection.standing.unanswered:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("not all are answered")
 
 
 def test_sends_of_one_turn_share_an_append(tmp_path: Path) -> None:

@@ -160,6 +160,38 @@ def test_a_plain_send_is_taken_whole() -> None:
     assert reference.SEND_ROW.unpack(run.rows[reference.SEND_ROW.size :])[:2] == (0, 1)
 
 
+@pytest.mark.parametrize("odd", ["\x1f", " ", '\\"', "\\\\", "\\/", "~", "\x7f", "\x80", "é", "\x01"])
+def test_odd_bytes_are_seen_wherever_they_stand(odd: str) -> None:
+    taken = 0
+    for size in range(20):
+        for at in range(size + 1):
+            value = "x" * at + odd + "x" * (size - at)
+            for group, unique_id in ((value, "ID1"), ("pg", value)):
+                text = f"UNIQ_KEY\\u0001{unique_id}"
+                fields = f'"a":"{group}","b":"Orders","e":"3","g":"5","i":"{text}"'
+                data = framed(0, f'{{"code":310,"extFields":{{{fields}}}}}'.encode(), b"body")
+                mine, theirs = Run(compiled), Run(reference)
+                assert mine.scan(data) == theirs.scan(data)
+                assert mine == theirs
+                taken += len(mine.rows) // reference.SEND_ROW.size
+    assert taken == {" ": 420, "~": 420, "\\/": 210}.get(odd, 0)
+
+
+@pytest.mark.parametrize(
+    "mark",
+    ["MSG_REGION", "CLUSTER", "__CRC32#", "POP_CK", "TRAN_MSG", "TIMER_DEL", "DELAY\x01", "WAIT\x01false"],
+)
+def test_marks_of_messages_that_are_not_plain_are_seen_wherever_they_stand(mark: str) -> None:
+    for before in ("", "x", mark[0], mark[:2], mark[:-1]):
+        for piece, is_plain in ((mark, False), (mark[:-1], True)):
+            text = f"UNIQ_KEY\x01ID1\x02{before}{piece}".replace("\x01", "\\u0001").replace("\x02", "\\u0002")
+            header = f'{{"code":310,"extFields":{{"a":"pg","b":"Orders","e":"3","g":"5","i":"{text}"}}}}'.encode()
+            for kernel in (compiled, reference):
+                run = Run(kernel)
+                run.scan(framed(0, header, b"body"))
+                assert bool(run.rows) == is_plain
+
+
 def test_an_unknown_topic_is_named() -> None:
     text = "UNIQ_KEY\\u0001ID1\\u0002"
     header = f'{{"code":310,"extFields":{{"a":"pg","b":"New","e":"3","g":"5","i":"{text}"}}}}'.encode()

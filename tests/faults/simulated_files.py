@@ -136,8 +136,9 @@ class SimulatedFile:
         if self._system.take_pages(self._inode, at, size) < size:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def preload(self, at: int, size: int) -> None:
-        self.pread(size, at)
+    def preload(self, runs: list[tuple[int, int]]) -> None:
+        for at, size in runs:
+            self.pread(size, at)
 
     def is_cached(self, at: int, size: int) -> bool:
         return False

@@ -1,6 +1,7 @@
 """Feed the compiled kernel and the reference with mutated bytes until the time is up: `python -m tests.fuzz [seconds]`.
 
-A difference between the two stops the run with the input; what reads or writes outside of a buffer is caught by the
+Sockets and syncs have no reference but a model (`socket_input.py`); they are real, within sequences made at random. A
+difference stops the run with the input; what reads or writes outside of a buffer is caught by the
 sanitizer that `make fuzz` builds in. The seed is printed, so that a run can be repeated.
 """
 
@@ -8,10 +9,12 @@ import random
 import sys
 import time
 
-from tests.fuzz import client_input, record_input, verify_input
+from tests.fuzz import client_input, record_input, socket_input, verify_input
 from tests.fuzz.kernel_input import FAULTS, Corpus, difference
 
 SECONDS: float = 600.0
+SYNC_EVERY: int = 50
+"""A sync takes as long as hundreds of other inputs."""
 
 
 def main(arguments: list[str]) -> int:
@@ -44,6 +47,13 @@ def main(arguments: list[str]) -> int:
         found, matched = client_input.difference(columns, replies)
         if found is not None:
             print(f"after {count} inputs: {found}\ninput: {columns} {replies.hex()}", file=sys.stderr)
+            return 1
+        turns = random.Random(f"{seed} {count}")
+        found = socket_input.Turns(turns).run()
+        if found is None and count % SYNC_EVERY == 0:
+            found = socket_input.sync_difference(turns)
+        if found is not None:
+            print(f"after {count} inputs: {found}", file=sys.stderr)
             return 1
         count += 1
         plain += taken > 0

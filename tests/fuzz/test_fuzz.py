@@ -6,6 +6,8 @@ pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is n
 pytest.importorskip("kappamq.kernel._columns", reason="the compiled reader of records is not built")
 pytest.importorskip("kappamq.kernel._verify", reason="the compiled verifier is not built")
 pytest.importorskip("kappamq.kernel._client", reason="the compiled client side is not built")
+pytest.importorskip("kappamq.net._sockets", reason="the compiled half of turns is not built")
+pytest.importorskip("kappamq.store._syncing", reason="the compiled syncer is not built")
 
 from tests.fuzz.__main__ import main
 

@@ -14,6 +14,7 @@ from kappamq.errors import ConfigError
 from kappamq.kernel import KERNEL
 from kappamq.net.server import Server
 from kappamq.store.store import Store
+from kappamq.wire.frame import FRAME_BYTES_MAX
 from kappamq.wire.headers import RegisterBrokerRequest
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class Broker:
         store_settings = replace(
             settings.store,
             visible="flushed" if settings.flush == "durable" else "written",
-            message_bytes_max=settings.message_bytes_max,
+            # Senders keep to the broker's limit, which may change; what waits since a larger one is still delivered.
+            message_bytes_max=max(settings.message_bytes_max, FRAME_BYTES_MAX),
             delay_levels_ms=delays,
         )
         store = await asyncio.to_thread(Store.open, settings.data, store_settings, clock=self._clock)

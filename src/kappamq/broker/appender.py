@@ -337,8 +337,11 @@ class Appender:
         if fault:
             self._flush_failed(self._store.note_sync_failed(fault))
             return
-        self._store.note_synced(log_offset)
+        is_news = log_offset > self._store.flushed
+        self._store.mark_flushed(log_offset)
         self._advance()
+        if is_news:
+            self._store.write_flush_mark()
 
     def _flushed(self, log_offset: int) -> None:
         self._store.mark_flushed(log_offset)

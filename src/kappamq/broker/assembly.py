@@ -152,6 +152,9 @@ class Assembly:
         self.topics_file.changed()
         self.registration.topics_changed()
 
+    async def _wait_told(self) -> None:
+        await self.registration.wait_told(timeout_seconds=TOLD_WAIT_SECONDS)
+
     # ── Delivery of messages that wait ──────────────────────────────────────────────────────────────────────────────
 
     async def load_waiting(self) -> None:
@@ -232,6 +235,7 @@ class Assembly:
             statistics=self.statistics,
             segment_bytes=self.settings.store.segment_bytes,
             pulls=FastPulls(
+                cold=cold,
                 handlers=self.pulls,
                 topics=self.topics,
                 groups=self.groups,
@@ -303,6 +307,7 @@ class Assembly:
             rules=self._send_rules,
             clock=self.clock,
             check_transactions=self.transactions.check_room,
+            wait_told=self._wait_told,
         )
         self.lane.use(self._send_rules)
         self.send_backs = SendBackHandlers(
@@ -354,7 +359,7 @@ class Assembly:
                 members=self.members,
                 statistics=self.statistics,
                 store=self.store,
-                wait_told=lambda: self.registration.wait_told(timeout_seconds=TOLD_WAIT_SECONDS),
+                wait_told=self._wait_told,
                 checkpointing=self._checkpointing,
             ).table(),
             GroupAdminHandlers(
@@ -402,7 +407,12 @@ class Assembly:
     def _settings_changed(self, before: BrokerSettings, after: BrokerSettings, port: int) -> None:
         """Hand settings that may change at run time to those who use them."""
         self.pulls.use(_pull_rules(after))
-        send_rules = replace(self._send_rules, permission=after.permission, trace_on=after.trace_on)
+        send_rules = replace(
+            self._send_rules,
+            permission=after.permission,
+            trace_on=after.trace_on,
+            message_bytes_max=after.message_bytes_max,
+        )
         self.sends.use(send_rules)
         self.lane.use(send_rules)
         self.send_backs.use(replace(self._send_back_rules, permission=after.permission))

@@ -9,13 +9,14 @@ are under way at once is limited, those that somebody waits for come first, and 
 with reading for long would keep everybody waiting who wants to write.
 
 Who catches up asks again as soon as it is answered, and would take all that the event loop has to give. While others
-send, such pulls are therefore counted: so many in each hundredth of a second, fewer when the event loop gets late, more
-when it does not. Those above wait for the next turn.
+send, such pulls are therefore counted: so many in each turn of some milliseconds, fewer when the event loop gets late,
+more when it does not. Those above wait for the next turn.
 """
 
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -30,13 +31,15 @@ UNDER_WAY_MAX: Final = 2 if VERIFIER == "compiled" else 1
 STREAMS_MAX: Final = 4096
 """Readers that are remembered; of the others each window has to be waited for."""
 STREAMS_PER_QUEUE_MAX: Final = 8
-TURN_SECONDS: Final = 0.01
-PULLS_MIN: Final = 10
-PULLS_MAX: Final = 64
+TURN_SECONDS: Final = 0.005
+PULLS_MIN: Final = 6
+PULLS_MAX: Final = 28
 """Pulls of one turn beside others who send."""
-LATE_SECONDS: Final = 0.004
+LATE_SECONDS: Final = 0.002
 """Lateness of a turn from which on there are fewer pulls in the next one."""
 FEWER: Final = 0.7
+READY_SECONDS: Final = 5.0
+"""So long after it was loaded a window is taken to be in memory still; after that somebody has to look."""
 SENDING_SECONDS: Final = 0.5
 """So long after the log has grown others are taken to be sending."""
 
@@ -58,6 +61,9 @@ class _Stream:
     queue_id: int
     start: int
     end: int
+    since: float = 0.0
+    """When the older part of what is ready came into memory."""
+    loaded_at: float = 0.0
     loading: asyncio.Future[None] | None = None
     is_started: bool = False
 
@@ -74,36 +80,63 @@ class ColdReads:
         self._turn: asyncio.TimerHandle | None = None
         self._pulls = self._pulls_left = PULLS_MAX // 4
         self._is_limited = False
+        self._now = 0.0
+        """When the turn began."""
         self._written = store.written
         self._written_at = -1.0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._granted = 0
 
-    def may_read(self, topic: str, queue_id: int, position: int) -> bool:
-        """Whether a pull that is behind may be answered now; if so, what follows `position` is made ready."""
+    def may_read(self, topic: str, queue_id: int, start: int, end: int) -> int | None:
+        """`None` when a pull of [start, end) that is behind has to wait for its turn.
+
+        Otherwise up to where that is known to be in memory, `start` when it is not; and what follows is made ready.
+        """
         if not self._take():
-            return False
-        self.ahead(topic, queue_id, position)
-        return True
+            return None
+        for stream in self._streams.get((topic, queue_id), ()):
+            if stream.start <= start < stream.end:
+                self._extend(stream, min(end, stream.end))
+                return stream.end if self._now - stream.since < READY_SECONDS else start
+        return start
 
     async def turn(self) -> None:
         """Return when it is the turn of a pull that is behind."""
-        while not self._take():
+        if not self._take():
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
+            self.when_turn(lambda: None if future.done() else future.set_result(None))
             await future
 
+    @property
+    def must_wait(self) -> bool:
+        """Whether no pull that is behind may be answered before the next turn."""
+        return self._is_limited and self._pulls_left <= 0
+
+    def when_turn(self, call: Callable[[], None]) -> None:
+        """Call back when it is the turn of a pull that has to wait; it counts then already (see `grant`)."""
+        self._waiting.append(call)
+        if self._turn is None:
+            self._begin_turn()
+
+    def grant(self, pulls: int) -> None:
+        """Let so many pulls pass `may_read` that were called back; the caller takes back what is left with 0."""
+        self._granted = pulls
+
     def _take(self) -> bool:
+        if self._granted > 0:
+            self._granted -= 1
+            return True
         if self._turn is None:
             self._begin_turn()
         self._pulls_left -= 1
         return not self._is_limited or self._pulls_left >= 0
 
     def _begin_turn(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._turn = loop.call_later(TURN_SECONDS, self._end_turn, loop.time() + TURN_SECONDS)
+        self._now = time.monotonic()
+        self._turn = asyncio.get_running_loop().call_later(TURN_SECONDS, self._end_turn, self._now + TURN_SECONDS)
 
     def _end_turn(self, due: float) -> None:
-        now = asyncio.get_running_loop().time()
+        self._now = now = time.monotonic()
         if self._store.written != self._written:
             self._written, self._written_at = self._store.written, now
         self._is_limited = now - self._written_at < SENDING_SECONDS
@@ -114,10 +147,9 @@ class ColdReads:
         was_used = self._pulls_left < self._pulls
         self._pulls_left = self._pulls
         self._turn = None
-        for _ in range(min(len(self._waiting), self._pulls if self._is_limited else len(self._waiting))):
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
+        while self._waiting and not self.must_wait:
+            self._pulls_left -= 1
+            self._waiting.popleft()()
         if was_used or self._waiting:
             self._begin_turn()
 
@@ -131,11 +163,14 @@ class ColdReads:
         """Somebody has read a queue up to `position`: see to it that what follows will be ready."""
         for stream in self._streams.get((topic, queue_id), ()):
             if stream.start <= position <= stream.end:
-                if stream.loading is None and stream.end - position <= WINDOW_ENTRIES:
-                    stream.loading = asyncio.get_running_loop().create_future()
-                    self._ahead.append(stream)
-                    self._start_next()
+                self._extend(stream, position)
                 return
+
+    def _extend(self, stream: _Stream, position: int) -> None:
+        if stream.loading is None and stream.end - position <= WINDOW_ENTRIES:
+            stream.loading = asyncio.get_running_loop().create_future()
+            self._ahead.append(stream)
+            self._start_next()
 
     def _loading(self, topic: str, queue_id: int, start: int) -> asyncio.Future[None]:
         streams = self._streams.setdefault((topic, queue_id), [])
@@ -145,7 +180,7 @@ class ColdReads:
                     self._wanted.append(stream)  # It is in both lines now; the first of them counts.
                 return stream.loading
         loading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        stream = _Stream(topic, queue_id, start, start, loading)
+        stream = _Stream(topic, queue_id, start, start, loading=loading)
         # Who has jumped, or was overtaken by what it asked for, goes on here.
         streams[:] = [each for each in streams if each.loading is not None or not each.start <= start <= each.end]
         streams.append(stream)
@@ -186,6 +221,8 @@ class ColdReads:
         end = done.result() if not done.cancelled() and done.exception() is None else stream.end
         if end > stream.end:
             self._store.mark_verified(stream.topic, stream.queue_id, stream.end, end)
+            now = time.monotonic()
+            stream.since, stream.loaded_at = stream.loaded_at or now, now
             stream.start, stream.end = max(stream.start, stream.end - WINDOW_ENTRIES), end
         else:
             self._forget(stream)

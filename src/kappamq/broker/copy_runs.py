@@ -119,13 +119,17 @@ def pack_copies(records: Sequence[NewRecord], *, body_bytes_max: int) -> PlainRu
 
 
 def _without_crc(text: bytes) -> bytes | None:
-    """Properties without the checksum of the record they come from; `None` when it is not the last of them."""
-    if CRC_PROPERTY_NAME not in text:
+    """Properties without the checksum of the record they come from; `None` when it is unusual or not alone.
+
+    A timed message got others behind it, which say when it was in the wheel.
+    """
+    at = text.find(CRC_PROPERTY_NAME)
+    if at < 0:
         return text
-    at = len(text) - CRC_PROPERTY_BYTES
-    if text.find(CRC_PROPERTY_NAME) != at or (at and text[at - 1] != 2):
+    end = at + CRC_PROPERTY_BYTES
+    if (at and text[at - 1] != 2) or text.find(b"\x02", at) != end - 1 or text.find(CRC_PROPERTY_NAME, end) >= 0:
         return None
-    return text[:at]
+    return text[:at] + text[end:]
 
 
 def _facts(text: bytes, base: int) -> tuple[tuple[int, int], tuple[int, int], int] | None:

@@ -28,7 +28,7 @@ from kappamq.model.config import Permission
 from kappamq.model.names import WRITE_PROTECTED_TOPICS, is_retry_topic
 from kappamq.model.properties import PROPERTIES_BYTES_MAX
 from kappamq.net.connection import Connection
-from kappamq.net.turns import Arrived, reply_all
+from kappamq.net.turns import Arrived, Reads, reply_all
 from kappamq.store.plain_runs import PlainRun, RunBatch
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import ONE_WAY_FLAG, Command, HeaderType
@@ -95,40 +95,41 @@ class FastLane:
             at = after
         return at
 
-    def turn(self, arrived: Arrived) -> None:
+    def turn(self, reads: Reads, others: Arrived) -> None:
         """Take what all connections brought in one turn: plain sends together, and the rest one by one."""
         self._appender.begin_turn()
         try:
-            whole: Arrived = []
-            for connection, data in arrived:
+            for connection, data in others:
                 if connection.takes_frames:
-                    whole.append((connection, data))
+                    reads.add(connection, data)
                 else:
                     connection.receive(data)
-            rest: list[tuple[Connection, bytes, int, int]] = []
-            for connection, data, at, requests in self._take_together(whole):
-                if requests:
-                    connection.note_taken(requests)
-                if at < len(data):
-                    rest.append((connection, data, at, connection.room))
-            ends = self._pulls.together(rest) if rest and self._pulls is not None else [read[2] for read in rest]
-            for (connection, data, _at, _room), end in zip(rest, ends):
-                connection.go_on(data, end)
+            left = self._take_together(reads)
+            if left:
+                self._go_on(left)
         finally:
             self._appender.write()
 
-    def _take_together(self, arrived: Arrived) -> list[tuple[Connection, bytes, int, int]]:
-        """Plain sends at the beginning of what came: how far each was taken, and how many answers it waits for."""
+    def _go_on(self, left: list[tuple[Connection, bytes, int]]) -> None:
+        """With what follows plain sends, from a position in what was read: pulls together, the rest as it is."""
+        ends = [at for _connection, _data, at in left]
+        if self._pulls is not None:
+            ends = self._pulls.together([(connection, data, at, connection.room) for connection, data, at in left])
+        for (connection, data, _at), end in zip(left, ends):
+            connection.go_on(data, end)
+
+    def _take_together(self, reads: Reads) -> list[tuple[Connection, bytes, int]]:
+        """Take plain sends at the beginning of what came; returns from where it goes on, where it does."""
         rules = self._rules
         room = self._appender.room
         if rules is None or room <= 0 or not self._knows_topics():
-            return [(connection, data, 0, 0) for connection, data in arrived]
+            return [(connection, data, 0) for connection, data in zip(reads.connections, reads.buffers)]
         turn = self._open_turn(rules)
         run = turn.run
         is_new = not run.count
         taken = scan_turn(
-            [data for _connection, data in arrived],
-            [connection.room for connection, _data in arrived],
+            reads.buffers,
+            reads.rooms,
             run.rows,
             run.texts,
             run.targets,
@@ -136,26 +137,19 @@ class FastLane:
             topics=self._known,
             stamp=self._stamp,
             count_max=room,
-            frame_bytes_max=arrived[0][0].frame_bytes_max if arrived else 0,
+            frame_bytes_max=reads.connections[0].frame_bytes_max if reads.connections else 0,
             body_bytes_max=self._body_bytes_max,
             text_bytes_max=TEXT_BYTES_MAX,
             batch_bytes_max=self._segment_bytes - RECORD_OVERHEAD_MAX,
         )
-        progress = []
-        total = 0
-        for (connection, data), (at, count, answers) in zip(arrived, taken):
-            if count:
-                run.sources.append((data, connection.peer_host))
-                turn.askers.append((connection, answers))
-                total += count
-            progress.append((connection, data, at, answers))
+        total, left = reads.note_taken(taken, sources=run.sources, askers=turn.askers)
         if total:
             run.count += total
             if is_new:
                 self._submit(turn)
             else:
                 self._appender.extend_run(total)
-        return progress
+        return left
 
     def _knows_topics(self) -> bool:
         """Whether any topic is known as it is now; forgets them all when they have changed."""
@@ -247,21 +241,10 @@ class FastLane:
             batch_json=batch.json,
             batch_binary=batch.binary,
         )
-        reply_all((connection, mine, answers) for (connection, answers), mine in zip(turn.askers, frames) if answers)
+        reply_all([(connection, mine, answers) for (connection, answers), mine in zip(turn.askers, frames) if answers])
 
     def _count(self, batch: RunBatch) -> None:
-        """Statistics by topic, whose queues mostly follow each other."""
-        counted: list[tuple[str, int, int, int]] = []
-        last: tuple[str, int, int, int] | None = None
-        for run in batch.queues:
-            topic, count, size, sends = run.queue.topic, run.count, run.record_bytes, run.sends
-            if last is not None and last[0] == topic:
-                last = (topic, last[1] + count, last[2] + size, last[3] + sends)
-                counted[-1] = last
-            else:
-                last = (topic, count, size, sends)
-                counted.append(last)
-        self._statistics.stored_in(counted)
+        self._statistics.stored_in([(run.queue.topic, run.count, run.record_bytes, run.sends) for run in batch.queues])
 
     def _refuse(self, turn: _Run, fault: KappaError) -> None:
         """Tell each sender what went wrong, as if it had come alone."""

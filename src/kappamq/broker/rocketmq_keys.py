@@ -219,7 +219,7 @@ KEYS: Final[Mapping[str, Key]] = {
     "traceTopicEnable": _switch("trace_topic_enabled"),
     "msgTraceTopicName": Key("trace_topic", _name),
     # Messages
-    "maxMessageSize": _count("message_bytes_max"),
+    "maxMessageSize": _count("message_bytes_max", is_changeable=True),
     "regionId": Key("region", _name),
     "traceOn": _switch("trace_on", is_changeable=True),
     "messageDelayLevel": Key("delay_levels", _name),
@@ -258,6 +258,7 @@ KEYS: Final[Mapping[str, Key]] = {
     "deleteWhen": Key("store.delete_hours", _hours, _hours_text),
     "diskMaxUsedSpaceRatio": Key("store.disk_delete_ratio", _ratio, _ratio_text),
     "diskSpaceCleanForciblyRatio": Key("store.disk_force_ratio", _ratio, _ratio_text),
+    "cleanFileForciblyEnable": _switch("store.disk_force_delete"),
     "diskSpaceWarningLevelRatio": Key("store.disk_full_ratio", _ratio, _ratio_text),
     "deleteFileBatchMax": _count("store.segments_deleted_max"),
 }

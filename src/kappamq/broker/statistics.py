@@ -97,23 +97,26 @@ class Statistics:
 
     def stored_in(self, topics: Iterable[tuple[str, int, int, int]]) -> None:
         """The same for several: topic, messages, bytes and requests."""
-        all_count = all_times = 0
+        all_count = all_times = all_bytes = 0
         for topic, count, size, times in topics:
             items = self._puts.get(topic)
             if items is None:
                 self.add("TOPIC_PUT_NUMS", topic, 0, 0)
                 self.add("TOPIC_PUT_SIZE", topic, 0, 0)
-                numbers, sizes = (self._items.get((name, topic)) for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"))
-                items = (numbers or _Item(), sizes or _Item())
-                if numbers is not None and sizes is not None:
+                known = [self._items.get((name, topic)) for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")]
+                items = (known[0] or _Item(), known[1] or _Item())
+                if None not in known:
                     self._puts[topic] = items
-            for item, value in zip(items, (count, size)):
-                item.value += value
-                item.times += times
+            messages, sizes = items
+            messages.value += count
+            messages.times += times
+            sizes.value += size
+            sizes.times += times
             all_count += count
             all_times += times
-            self.put_bytes += size
+            all_bytes += size
         self.put_count += all_count
+        self.put_bytes += all_bytes
         self.add("BROKER_PUT_NUMS", self._cluster, all_count, all_times)
 
     def fetched(self, topic: str, group: str, count: int, size: int, times: int = 1) -> None:

@@ -345,7 +345,9 @@ class Timers:
         if not units:
             return
         slots: dict[int, Slot] = {}
-        before: dict[int, Slot | None] = {tick_ms: self._wheel.slot(tick_ms) for tick_ms, _ in units}
+        before: dict[int, Slot | None] = {
+            tick_ms: self._wheel.slot(tick_ms) for tick_ms in {tick_ms for tick_ms, _ in units}
+        }
         chained: list[Unit] = []
         for position, (tick_ms, unit) in zip(self._log.positions(len(units)), units):
             slot = slots.get(tick_ms) or before[tick_ms]

@@ -30,7 +30,7 @@ from kappamq.clock import Clock
 from kappamq.errors import Busy, KappaError, StorageError
 from kappamq.model.message import TRANSACTION_MASK, Flags, StoredMessage
 from kappamq.model.names import GIVEN_UP_TOPIC, HALF_TOPIC, OPERATION_TOPIC
-from kappamq.model.properties import Name, encode_properties
+from kappamq.model.properties import PROPERTIES_BYTES_MAX, Name, encode_properties
 from kappamq.model.record import NewRecord, decode_record
 from kappamq.store.dispatch import Arrival
 from kappamq.store.store import Store
@@ -207,7 +207,7 @@ class Transactions:
             raise StorageError(
                 f"half message at log offset {message.log_offset} has no address: it cannot be committed"
             )
-        record = copy_of(message, topic=address[0], queue_id=address[1])
+        record = copy_of(message, topic=address[0], queue_id=address[1], properties=_counted(half, message))
         record = replace(record, flags=message.flags & ~TRANSACTION_MASK | Flags.COMMITTED)
         now_ms = self._clock.now_ms()
         placed = place(record, message.properties_text, rules=self._rules.placing, now_ms=now_ms)
@@ -294,7 +294,8 @@ class Transactions:
                 "transaction given up: nobody decided queue_offset=%d checks=%d", half.queue_offset, half.checks
             )
             self._topics.ensure(GIVEN_UP_TOPIC, 1)
-            await self._end(half, 0, [copy_of(message, topic=GIVEN_UP_TOPIC, queue_id=0)])
+            given_up = copy_of(message, topic=GIVEN_UP_TOPIC, queue_id=0, properties=_counted(half, message))
+            await self._end(half, 0, [given_up])
             return
         half.checks += 1
         self._ask(half, message)
@@ -322,9 +323,17 @@ class Transactions:
 def check_body(half: Half, message: StoredMessage) -> bytes:
     """The half message as a producer is shown it: under its own address."""
     topic, queue_id = address_of(message) or (message.topic, message.queue_id)
-    return copy_of(message, topic=topic, queue_id=queue_id).encode(
+    return copy_of(message, topic=topic, queue_id=queue_id, properties=_counted(half, message)).encode(
         queue_offset=half.queue_offset, log_offset=half.log_offset, stored_at_ms=message.stored_at_ms, append_crc=False
     )
+
+
+def _counted(half: Half, message: StoredMessage) -> dict[str, str] | None:
+    """Properties that tell how often was asked, where there is room for that; `None`: as they are."""
+    properties = message.properties | {Name.TRANSACTION_CHECKS: str(half.checks)}
+    properties.pop(Name.RECORD_CRC, None)
+    has_room = len(encode_properties(properties).encode()) <= PROPERTIES_BYTES_MAX
+    return properties if half.checks and has_room else None
 
 
 def resumed(message: StoredMessage) -> NewRecord:

@@ -21,7 +21,13 @@ CHECKPOINT_SECONDS: Final = 5
 MEMBERS_SECONDS: Final = 10
 ENTRIES_SECONDS: Final = 0.05
 FEW_QUEUES: Final = 64
-"""Up to so many queues get their entries written at once; more of them once a second."""
+"""Up to so many queues get their entries written at once; more of them once a second or less."""
+QUEUES_PER_SECOND: Final = 2000
+"""While more queues than this wait, their entries wait longer: each is a file to open, to write to and to sync."""
+HELD_SECONDS_MAX: Final = 5.0
+CHECKPOINT_SHARE: Final = 10
+"""A checkpoint takes one in so many seconds at most: with very many queues it syncs as many files."""
+CHECKPOINT_REST_SECONDS_MAX: Final = 30
 HELD_QUEUES_AT_ONCE: Final = 100
 """Queues whose entries are written between two looks at the network."""
 
@@ -55,10 +61,17 @@ async def write_entries_forever(store: Store) -> None:
     while True:
         await asyncio.sleep(ENTRIES_SECONDS)
         waited += ENTRIES_SECONDS
-        if store.holding <= FEW_QUEUES or waited >= 1:
+        if waited >= held_seconds(store.holding):
             waited = 0.0
             while store.write_held_entries(queues_max=HELD_QUEUES_AT_ONCE):  # noqa: ASYNC110 - it only lets others run
                 await asyncio.sleep(0)
+
+
+def held_seconds(queues: int) -> float:
+    """How long the entries of so many queues may wait in memory."""
+    if queues <= FEW_QUEUES:
+        return 0.0
+    return min(max(1.0, queues / QUEUES_PER_SECOND), HELD_SECONDS_MAX)
 
 
 async def checkpoint_forever(store: Store, checkpointing: asyncio.Lock) -> None:
@@ -68,17 +81,25 @@ async def checkpoint_forever(store: Store, checkpointing: asyncio.Lock) -> None:
     """
     published = store.published
     waited = 0
+    rest = 0.0
     while True:
         await asyncio.sleep(1)
         waited += 1
         is_due = waited >= CHECKPOINT_SECONDS and store.published != published
-        if is_due or store.needs_checkpoint:
+        if (is_due or store.needs_checkpoint) and waited >= rest:
             published, waited = store.published, 0
+            begun = time.monotonic()
             try:
                 async with checkpointing:
                     await asyncio.to_thread(store.checkpoint)
             except StorageError as fault:
                 log.warning("checkpoint failed: will try again fault=%s", fault)
+            rest = rest_seconds(time.monotonic() - begun)
+
+
+def rest_seconds(took_seconds: float) -> float:
+    """How long no other checkpoint follows one that took so long. RocketMQ trusts the index for a minute after one."""
+    return min(took_seconds * CHECKPOINT_SHARE, CHECKPOINT_REST_SECONDS_MAX)
 
 
 async def retain_forever(store: Store, indexing: asyncio.Lock, *, every_seconds: float) -> None:

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-INTERFACE = 10
+INTERFACE = 11
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -429,10 +429,40 @@ cdef bint _reserve(Arena *arena, Py_ssize_t more) noexcept nogil:
     return True
 
 
+cdef extern from *:
+    """
+    #include <string.h>
+    #define KAPPA_EACH(byte) (0x0101010101010101ULL * (byte))
+    /* Nothing but 0 in the highest bits of all bytes, unless one of them is 0 (or below n, which is at most 128). */
+    #define KAPPA_ZERO(word) (((word) - KAPPA_EACH(1)) & ~(word) & KAPPA_EACH(0x80))
+    #define KAPPA_BELOW(word, n) (((word) - KAPPA_EACH(n)) & ~(word) & KAPPA_EACH(0x80))
+    static inline unsigned long long kappa_word(const unsigned char *at) {
+        unsigned long long word;
+        memcpy(&word, at, 8);
+        return word;
+    }
+    /* Whether one of eight bytes is no plain text of JSON: a control, a quote, a backslash, or not ASCII. */
+    static inline int kappa_has_odd(const unsigned char *at) {
+        unsigned long long word = kappa_word(at);
+        return ((word & KAPPA_EACH(0x80)) | KAPPA_BELOW(word, 0x20) | KAPPA_ZERO(word ^ KAPPA_EACH(0x7F))
+            | KAPPA_ZERO(word ^ KAPPA_EACH(0x22)) | KAPPA_ZERO(word ^ KAPPA_EACH(0x5C))) != 0;
+    }
+    static inline int kappa_has_high(const unsigned char *at) {
+        return (kappa_word(at) & KAPPA_EACH(0x80)) != 0;
+    }
+    """
+    bint _has_odd "kappa_has_odd"(const uint8_t *at) noexcept nogil
+    bint _has_high "kappa_has_high"(const uint8_t *at) noexcept nogil
+
+
 cdef bint _is_plain(const Span *text) noexcept nogil:
-    cdef Py_ssize_t index
+    cdef Py_ssize_t index = 0
     cdef uint8_t c
-    for index in range(text.size):
+    while text.size - index >= 8:
+        if _has_odd(text.at + index):
+            return False
+        index += 8
+    for index in range(index, text.size):
         c = text.at[index]
         if c < 0x20 or c > 0x7E or c == 0x22 or c == 0x5C:
             return False
@@ -440,8 +470,10 @@ cdef bint _is_plain(const Span *text) noexcept nogil:
 
 
 cdef bint _is_utf8(const uint8_t *at, Py_ssize_t size):
-    cdef Py_ssize_t index
-    for index in range(size):
+    cdef Py_ssize_t index = 0
+    while size - index >= 8 and not _has_high(at + index):
+        index += 8
+    for index in range(index, size):
         if at[index] >= 0x80:
             try:
                 PyUnicode_DecodeUTF8(<const char *>at, size, NULL)
@@ -553,16 +585,19 @@ cdef Py_ssize_t _unescape(const Span *text, uint8_t *out) noexcept nogil:
     """Bytes of a JSON string that `_take_string` has checked; never more than it has. -1 where it needs surrogates."""
     cdef const uint8_t *at = text.at
     cdef const uint8_t *end = text.at + text.size
+    cdef const uint8_t *stop
     cdef uint8_t *start = out
     cdef uint32_t point
     cdef uint8_t c
     while at < end:
-        c = at[0]
-        if c != 0x5C:
-            out[0] = c
-            out += 1
-            at += 1
-            continue
+        stop = <const uint8_t *>memchr(at, 0x5C, end - at)
+        if stop == NULL:
+            stop = end
+        memcpy(out, at, stop - at)
+        out += stop - at
+        at = stop
+        if at == end:
+            break
         c = at[1]
         at += 2
         if c != 0x75:
@@ -856,11 +891,24 @@ cdef bint _begins(const uint8_t *at, Py_ssize_t left, const char *mark, Py_ssize
     return left >= size and memcmp(at, mark, size) == 0
 
 
+# Of each mark that `_is_unusual` looks for, a bit for its first and for its second byte.
+cdef uint8_t _MARK_FIRST[256]
+cdef uint8_t _MARK_SECOND[256]
+memset(_MARK_FIRST, 0, 256)
+memset(_MARK_SECOND, 0, 256)
+for _number, _mark in enumerate((b"MS", b"CL", b"__", b"PO", b"TR", b"TI", b"DE", b"WA")):
+    _MARK_FIRST[<uint8_t>_mark[0]] |= 1 << _number
+    _MARK_SECOND[<uint8_t>_mark[1]] |= 1 << _number
+
+
 cdef bint _is_unusual(const uint8_t *at, Py_ssize_t size) noexcept nogil:
     """Whether a text holds a mark of a message that is not plain, anywhere."""
     cdef const uint8_t *end = at + size
     cdef uint8_t c
-    while at < end:
+    while end - at >= 2:
+        if not _MARK_FIRST[at[0]] & _MARK_SECOND[at[1]]:
+            at += 1
+            continue
         c = at[0]
         if c == 0x4D:
             if _begins(at, end - at, b"MSG_REGION", 10):
@@ -1697,6 +1745,25 @@ def scan_pulls(bytes buffer not None, Py_ssize_t at, *, Py_ssize_t count_max, Py
     return at, pulls
 
 
+cdef void _copy_records(
+    const uint8_t *unit, Py_ssize_t count, const uint8_t *source, int64_t log_start, uint8_t *out
+) noexcept nogil:
+    """Copy the records that entries name, which were seen to lie in the log; neighbours at once."""
+    cdef Py_ssize_t index
+    cdef int64_t at, size
+    cdef int64_t begin = 0
+    cdef int64_t end = 0
+    for index in range(count):
+        at = _get64(unit + index * UNIT_BYTES)
+        size = <int32_t>get32(unit + index * UNIT_BYTES + 8)
+        if at != end:
+            memcpy(out, source + (begin - log_start) if end > begin else source, <size_t>(end - begin))
+            out += end - begin
+            begin = at
+        end = at + size
+    memcpy(out, source + (begin - log_start) if end > begin else source, <size_t>(end - begin))
+
+
 def gather_pulls(
     list jobs not None,
     *,
@@ -1707,8 +1774,9 @@ def gather_pulls(
     tuple binary not None,
 ):
     cdef Py_ssize_t pieces_bytes = 0
-    cdef Py_ssize_t start_at, fields_at, index, part, units_count, taken
-    cdef int64_t total, size, at, log_start, lowest, start, log_bytes
+    cdef Py_ssize_t fields_at, index, part, units_count, taken
+    cdef Py_ssize_t all_bytes = 0
+    cdef int64_t total, log_start, lowest, start, log_bytes
     cdef Span texts_json[5]
     cdef Span texts_binary[6]
     cdef Span values[4]
@@ -1719,7 +1787,9 @@ def gather_pulls(
     cdef int32_t request_id
     cdef uint32_t kind
     cdef Arena out
+    cdef list frames = []
     cdef list taken_of = []
+    cdef bytes frame
     if len(json) != 5 or len(binary) != 6:
         raise ValueError("a reply needs 5 or 6 pieces")
     for index in range(5):
@@ -1733,7 +1803,7 @@ def gather_pulls(
     memset(&out, 0, sizeof(Arena))
     try:
         for job in jobs:
-            if out.size > total_bytes_max:
+            if all_bytes > total_bytes_max:
                 break
             request_id, kind, units, mapped, log_start, lowest, start, min_offset, max_offset = job
             if not isinstance(units, bytes) or PyBytes_GET_SIZE(units) % UNIT_BYTES:
@@ -1748,13 +1818,13 @@ def gather_pulls(
                 if taken <= 0 or total + pieces_bytes + 128 > frame_bytes_max:
                     break
                 # Pieces of both kinds, four numbers and some lengths are more than any one header takes.
-                if not _reserve(&out, pieces_bytes + 128 + <Py_ssize_t>total):
+                out.size = 0
+                if not _reserve(&out, pieces_bytes + 128):
                     raise MemoryError
                 values[0].size = _digits(start + taken, digits[0])
                 values[1].size = _digits(min_offset, digits[1])
                 values[2].size = _digits(max_offset, digits[2])
-                start_at = out.size
-                out.size += 8
+                out.size = 8
                 if kind:
                     _add(&out, texts_binary[0].at, texts_binary[0].size)
                     _add32(&out, <uint32_t>request_id)
@@ -1773,16 +1843,17 @@ def gather_pulls(
                     for part in range(4):
                         _add(&out, values[part].at, values[part].size)
                         _add(&out, texts_json[1 + part].at, texts_json[1 + part].size)
-                put32(out.data + start_at, <uint32_t>(out.size - start_at - 4 + total))
-                put32(out.data + start_at + 4, (<uint32_t>(1 if kind else 0) << 24) | <uint32_t>(out.size - start_at - 8))
-                for index in range(taken):
-                    at = _get64(unit + index * UNIT_BYTES)
-                    size = <int32_t>get32(unit + index * UNIT_BYTES + 8)
-                    _add(&out, source + (at - log_start), <Py_ssize_t>size)
+                put32(out.data, <uint32_t>(out.size - 4 + total))
+                put32(out.data + 4, (<uint32_t>(1 if kind else 0) << 24) | <uint32_t>(out.size - 8))
+                frame = PyBytes_FromStringAndSize(NULL, out.size + <Py_ssize_t>total)
+                memcpy(PyBytes_AS_STRING(frame), out.data, out.size)
+                _copy_records(unit, taken, source, log_start, <uint8_t *>PyBytes_AS_STRING(frame) + out.size)
             finally:
                 PyBuffer_Release(&log)
-            taken_of.append((taken, total, out.size))
-        return _taken(&out), taken_of
+            frames.append(frame)
+            all_bytes += PyBytes_GET_SIZE(frame)
+            taken_of.append((taken, total))
+        return frames, taken_of
     finally:
         free(out.data)
 

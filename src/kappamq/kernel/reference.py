@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 10
+INTERFACE = 11
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -871,17 +871,17 @@ def gather_pulls(
     total_bytes_max: int,
     json: tuple[bytes, ...],
     binary: tuple[bytes, ...],
-) -> tuple[bytes, list[tuple[int, int, int]]]:
+) -> tuple[list[bytes], list[tuple[int, int]]]:
     """Frames that answer pulls with the records that queue entries name, copied once.
 
     A job is a request id, a header type, entries, the log with its start and the lowest offset (see `gather_records`),
     the queue offset of the first entry, and lowest and highest offset of the queue. Returns the frames, and for each
-    the number of records, of their bytes, and where it ends: of fewer jobs than given when one cannot be answered like
-    this, when its frame would be too long, or when the frames have more than `total_bytes_max` before it. The pieces
-    are what stands around next, lowest and highest offset (and request id), as with `encode_send_replies`.
+    the number of records and of their bytes: of fewer jobs than given when one cannot be answered like this, when its
+    frame would be too long, or when the frames have more than `total_bytes_max` before it. The pieces are what stands
+    around next, lowest and highest offset (and request id), as with `encode_send_replies`.
     """
     frames: list[bytes] = []
-    taken: list[tuple[int, int, int]] = []
+    taken: list[tuple[int, int]] = []
     total = 0
     pieces_bytes = sum(map(len, json)) + sum(map(len, binary))
     for request_id, kind, units, log, log_start, lowest, start, min_offset, max_offset in jobs:
@@ -899,10 +899,11 @@ def gather_pulls(
         else:
             values.append(str(request_id).encode())
             header = json[0] + b"".join([value + after for value, after in zip(values, json[1:])])
-        frames += (_FRAME.pack(4 + len(header) + len(body), (1 if kind else 0) << 24 | len(header)), header, body)
-        total += 8 + len(header) + len(body)
-        taken.append((count, len(body), total))
-    return b"".join(frames), taken
+        head = _FRAME.pack(4 + len(header) + len(body), (1 if kind else 0) << 24 | len(header))
+        frames.append(head + header + body)
+        total += len(frames[-1])
+        taken.append((count, len(body)))
+    return frames, taken
 
 
 def encode_send_replies(

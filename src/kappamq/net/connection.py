@@ -16,6 +16,7 @@ from kappamq.errors import CallTimeout, ConnectionLost, LocalProtocolError, Remo
 from kappamq.kernel import scan_send_replies
 from kappamq.kernel.client_reference import SendReplied
 from kappamq.model.ids import pack_host
+from kappamq.net.standing import Standing
 from kappamq.wire.command import ONE_WAY_FLAG, Command, HeaderType
 from kappamq.wire.exchange import INFLIGHT_MAX, Exchange
 from kappamq.wire.frame import FRAME_BYTES_MAX, FRAME_HEAD_BYTES, FrameDecoder, encode_frame
@@ -109,13 +110,12 @@ class Connection(asyncio.Protocol):
         self._is_closing = False
         self._has_runs = False
         """Whether replies to many sends may be on their way."""
-        self._unanswered = 0
         self.lost: asyncio.Future[None] = self._loop.create_future()
         """Done when the connection is gone."""
         self._why = "closed by the peer"
         self.peer = "unknown"
         self.peer_host = pack_host("127.0.0.1", 0)
-        self.last_active = self._loop.time()
+        self.standing = Standing(unanswered_max=self._limits.unanswered_max, now=self._loop.time())
         self.frame_since: float | None = None
         """When the frame that is still incomplete began to arrive."""
 
@@ -134,6 +134,7 @@ class Connection(asyncio.Protocol):
             self._on_open(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.standing.is_plain = False
         self._is_closing = True
         if exc is not None:
             self._why = f"lost: {exc}"
@@ -154,6 +155,7 @@ class Connection(asyncio.Protocol):
         if self._is_closing or self.transport is None:
             return
         self._flush()
+        self.standing.is_plain = False
         self._is_closing = True
         self._why = why
         self.transport.close()
@@ -162,6 +164,7 @@ class Connection(asyncio.Protocol):
         """Close at once; what was not written is lost."""
         if self.transport is None:
             return
+        self.standing.is_plain = False
         self._is_closing = True
         self._why = why
         self.transport.abort()
@@ -185,7 +188,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
             return
-        self.last_active = self._loop.time()
+        self.standing.last_active = self._loop.time()
         try:
             if self._on_frames is not None and not self._backlog:
                 self._take_in_bulk(self._decoder.join(data), self._on_frames)
@@ -212,11 +215,11 @@ class Connection(asyncio.Protocol):
         if not self._decoder.buffered_bytes:
             self.frame_since = None
         elif has_frames or self.frame_since is None:
-            self.frame_since = self.last_active
+            self.frame_since = self.standing.last_active
 
     def eof_received(self) -> bool:
         """The peer will send no more: answer what it has asked, then close."""
-        if self._unanswered == 0 and not self._outgoing and not self._backlog:
+        if self.standing.unanswered == 0 and not self._outgoing and not self._backlog:
             return False
         self._loop.call_later(_HALF_CLOSED_SECONDS, self.close, "half-closed by the peer")
         return True
@@ -262,20 +265,22 @@ class Connection(asyncio.Protocol):
         """Whether what is read next begins with a frame, which may be answered before anything else."""
         return not (self._backlog or self._is_closing or self._decoder.is_amid_frame)
 
-    def note_taken(self, requests: int) -> None:
-        """What was read now was taken from its bytes: that many requests, which are to be answered."""
-        self._unanswered += requests
-        self.last_active = self._loop.time()
-        self.frame_since = None
-        if self._is_read_paused or self._unanswered >= self._limits.unanswered_max:
-            self._pace()
+    def reconsider(self) -> None:
+        """Find out whether this connection is plain, which only one that is served in turns can be."""
+        self.standing.is_plain = (
+            self.standing.fd >= 0
+            and self.takes_frames
+            and not (self._outgoing or self._is_read_paused or self._is_write_paused)
+            and self.transport is not None
+            and not self.transport.is_closing()
+            and self.transport.get_write_buffer_size() == 0
+        )
 
     def go_on(self, buffer: bytes, at: int) -> None:
         """What was read was taken up to this position; what follows is for this connection to deal with."""
         if at == len(buffer):
-            self.note_taken(0)
             return
-        self.last_active = self._loop.time()
+        self.standing.is_plain = False
         assert self._on_frames is not None
         try:
             self._take_in_bulk(buffer, self._on_frames, at)
@@ -283,13 +288,16 @@ class Connection(asyncio.Protocol):
             self._refuse_stream(buffer, fault)
         except Exception:  # noqa: BLE001 - one of two places that must outlive a bug: others were read from as well.
             self._give_up()
+        self.reconsider()
 
     def receive(self, data: bytes) -> None:
         """`data_received` for one of many connections: a fault of ours costs this one alone."""
+        self.standing.is_plain = False
         try:
             self.data_received(data)
         except Exception:  # noqa: BLE001 - one of two places that must outlive a bug: others were read from as well.
             self._give_up()
+        self.reconsider()
 
     def _give_up(self) -> None:
         log.exception("a request could not be handled: connection closed peer=%s", self.peer)
@@ -300,8 +308,8 @@ class Connection(asyncio.Protocol):
         taken = on_frames(self, buffer, at, self.room) if buffer else 0
         if taken and taken == len(buffer):
             self.frame_since = None
-            if self._is_read_paused or self._unanswered >= self._limits.unanswered_max:
-                self._pace()
+            if self._is_read_paused or self.standing.unanswered >= self._limits.unanswered_max:
+                self.pace()
             return
         try:
             frames = self._decoder.split(buffer, taken)
@@ -332,19 +340,19 @@ class Connection(asyncio.Protocol):
                 waiter.set_result(command)
             return
         if not command.is_one_way:
-            self._unanswered += 1
+            self.standing.unanswered += 1
         self._on_request(self, command)
 
     def _finish_read(self) -> None:
         self._flush()
-        self._pace()
+        self.pace()
 
     @property
     def room(self) -> int:
         """How many more requests the peer may have open now."""
         if self._is_write_paused or self._outgoing_bytes > self._limits.write_bytes_high:
             return 0
-        return self._limits.unanswered_max - self._unanswered
+        return self._limits.unanswered_max - self.standing.unanswered
 
     @property
     def frame_bytes_max(self) -> int:
@@ -354,15 +362,16 @@ class Connection(asyncio.Protocol):
         return (
             self._is_write_paused
             or self._outgoing_bytes > self._limits.write_bytes_high
-            or self._unanswered >= self._limits.unanswered_max
+            or self.standing.unanswered >= self._limits.unanswered_max
         )
 
-    def _pace(self) -> None:
+    def pace(self) -> None:
         """Read only as fast as the peer takes our answers."""
         if self.transport is None or self._is_closing:
             return
         must_wait = self._must_wait() or bool(self._backlog)
         if must_wait and not self._is_read_paused:
+            self.standing.is_plain = False
             self._is_read_paused = True
             self.transport.pause_reading()
         elif not must_wait and self._is_read_paused:
@@ -374,7 +383,7 @@ class Connection(asyncio.Protocol):
             backlog, self._backlog = self._backlog, deque()
             self._take(backlog)
         else:
-            self._pace()
+            self.pace()
 
     # ── Writing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -389,27 +398,27 @@ class Connection(asyncio.Protocol):
 
     def expect_replies(self, count: int) -> None:
         """Count requests that were taken from their bytes as unanswered."""
-        self._unanswered += count
+        self.standing.unanswered += count
 
     def reply_frames(self, frames: bytes, count: int) -> None:
         """Answer that many requests with frames that are encoded already: one write for all of them."""
         if not self.answered(count) or self.transport is None:
             self._enqueue(frames)
             return
-        self.last_active = self._loop.time()
+        self.standing.last_active = self._loop.time()
         self.transport.write(frames)
 
     def answered(self, count: int) -> bool:
         """Count that many requests as answered; whether their answers may be written at once, before all else."""
-        self._unanswered = max(0, self._unanswered - count)
+        self.standing.unanswered = max(0, self.standing.unanswered - count)
         if self._backlog or self._is_read_paused:
             self._loop.call_soon(self._resume)
         return not (self._outgoing or self._is_closing)
 
     def settle(self) -> None:
         """Count one request of the peer as answered (or as one that gets no answer)."""
-        if self._unanswered > 0:
-            self._unanswered -= 1
+        if self.standing.unanswered > 0:
+            self.standing.unanswered -= 1
 
     def send(self, command: Command) -> None:
         """Send a request that gets no reply."""
@@ -458,6 +467,11 @@ class Connection(asyncio.Protocol):
         """Write requests that are encoded already, together with what else is written now."""
         self._enqueue(frame)
 
+    def write_at_once(self, frames: bytes) -> None:
+        """The same for whoever has collected requests and waits for no more of them."""
+        self._outgoing.append(frames)
+        self._flush()
+
     def _expire(self) -> None:
         self._expiry = None
         for waiter in self._exchange.expire(self._loop.time()):
@@ -469,6 +483,7 @@ class Connection(asyncio.Protocol):
     def _enqueue(self, frame: bytes) -> None:
         if self._is_closing or self.transport is None:
             return
+        self.standing.is_plain = False
         self._outgoing.append(frame)
         self._outgoing_bytes += len(frame)
         if not self._is_flush_due:
@@ -489,12 +504,13 @@ class Connection(asyncio.Protocol):
         self._outgoing.clear()
         self._outgoing_bytes = 0
         if self.transport is not None and not self._is_closing:
-            self.last_active = self._loop.time()
+            self.standing.last_active = self._loop.time()
             self.transport.write(data)
 
     def pause_writing(self) -> None:
+        self.standing.is_plain = False
         self._is_write_paused = True
-        self._pace()
+        self.pace()
 
     def resume_writing(self) -> None:
         self._is_write_paused = False

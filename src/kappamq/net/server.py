@@ -157,7 +157,7 @@ class Server:
         buffered = 0
         for connection in list(self._connections):
             buffered += connection.buffered_bytes
-            if now - connection.last_active > self._limits.idle_seconds:
+            if now - connection.standing.last_active > self._limits.idle_seconds:
                 connection.abort(f"closed: idle for {self._limits.idle_seconds:.0f} s")
             elif connection.frame_since is not None and now - connection.frame_since > self._limits.frame_seconds:
                 log.warning("peer too slow with a frame: connection closed peer=%s", connection.peer)

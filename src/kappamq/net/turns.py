@@ -1,10 +1,11 @@
 """Accepted connections served in turns: one call reads from all sockets that have something, one call writes to many.
 
-    epoll is readable ─▶ Sockets.receive ─▶ on_turn: everything that was read ─▶ replies ─▶ Sockets.send
+    epoll is readable ─▶ Sockets.receive ─▶ on_turn: everything that was read ─▶ reply_all ─▶ reply_plain
 
 An event loop calls back once for each connection that can be read, and each answer is a call of its own: with many
 connections that have one request under way, that costs more than the requests. The transports here keep asyncio's
-contract towards their protocol, so that a connection does not know the difference.
+contract towards their protocol, so that a connection does not know the difference. Nearly all connections of a turn are
+plain (`standing.py`): what is done for each of those is compiled.
 
 Needs the compiled half (`_sockets.pyx`); without it the event loop's own transports serve.
 """
@@ -15,17 +16,19 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kappamq.net.connection import Connection
+from kappamq.net.lookout import Lookout
+from kappamq.net.standing import IS_COMPILED
 
-if TYPE_CHECKING:
-    from kappamq.net._sockets import Sockets
+if TYPE_CHECKING or IS_COMPILED:
+    from kappamq.net._sockets import Sockets, note_taken, reply_plain
 
 log = logging.getLogger(__name__)
 
-_INTERFACE: Final = 2
 TURNS_MAX: Final = 8
 """Turns that follow each other while there is something to read, before the event loop looks after its other work."""
 _ACCEPT_AT_ONCE: Final = 64
@@ -35,20 +38,52 @@ _PASSING_ACCEPT_ERRORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENO
 _TRY_AGAIN: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK})
 
 Arrived = list[tuple[Connection, bytes]]
-TurnHandler = Callable[[Arrived], None]
-"""Called with what was read in one turn, each connection once at most. Hands to `Connection.data_received` what it does
-not take itself."""
 
 
-def make_sockets(epoll: int) -> "Sockets | None":
-    """The compiled half; `None` where it was not built, or from older sources."""
-    if os.environ.get("KAPPAMQ_KERNEL") == "python":
-        return None
-    try:
-        from kappamq.net import _sockets
-    except ImportError:
-        return None
-    return _sockets.Sockets(epoll) if _sockets.INTERFACE == _INTERFACE else None
+@dataclass(slots=True)
+class Reads:
+    """What was read in one turn from connections of which each takes frames: the three lists go together."""
+
+    connections: list[Connection]
+    buffers: list[bytes]
+    rooms: list[int]
+    """How many more requests each may have open."""
+
+    def add(self, connection: Connection, data: bytes) -> None:
+        self.connections.append(connection)
+        self.buffers.append(data)
+        self.rooms.append(connection.room)
+
+    def note_taken(
+        self,
+        taken: list[tuple[int, int, int]],
+        *,
+        sources: list[tuple[bytes, bytes]],
+        askers: list[tuple[Connection, int]],
+    ) -> tuple[int, list[tuple[Connection, bytes, int]]]:
+        """Of each read so much was taken: up to a position, so many sends, so many answers to come.
+
+        Adds those with sends to `sources` and `askers`; returns the number of all sends, and the reads that go on.
+        """
+        if IS_COMPILED:
+            return note_taken(self.connections, self.buffers, taken, sources=sources, askers=askers)
+        total = 0
+        rest: list[tuple[Connection, bytes, int]] = []
+        for connection, data, (at, count, answers) in zip(self.connections, self.buffers, taken):
+            if count:
+                sources.append((data, connection.peer_host))
+                askers.append((connection, answers))
+                total += count
+                connection.standing.unanswered += answers
+                connection.pace()
+            if at < len(data):
+                rest.append((connection, data, at))
+        return total, rest
+
+
+TurnHandler = Callable[[Reads, Arrived], None]
+"""Called with what was read in one turn, each connection once at most: from those that are plain, and from others.
+Hands to `Connection.receive` what it does not take itself."""
 
 
 class Turns:
@@ -56,10 +91,11 @@ class Turns:
 
     def __init__(self, sockets: "Sockets", epoll: select.epoll, *, on_turn: TurnHandler) -> None:
         """Use `Turns.open`."""
-        self.sockets = sockets
+        self._sockets = sockets
         self._epoll = epoll
         self._on_turn = on_turn
         self._loop = asyncio.get_running_loop()
+        self._lookout = Lookout()
         self._transports: dict[int, TurnTransport] = {}
         self._listening: list[socket.socket] = []
         self._loop.add_reader(epoll.fileno(), self._run)
@@ -67,12 +103,10 @@ class Turns:
     @classmethod
     def open(cls, *, on_turn: TurnHandler) -> "Turns | None":
         """`None` where the compiled half is missing."""
-        epoll = select.epoll()
-        sockets = make_sockets(epoll.fileno())
-        if sockets is None:
-            epoll.close()
+        if not IS_COMPILED:
             return None
-        return cls(sockets, epoll, on_turn=on_turn)
+        epoll = select.epoll()
+        return cls(Sockets(epoll.fileno()), epoll, on_turn=on_turn)
 
     def close(self) -> None:
         """Stop serving. Connections are to be closed before."""
@@ -130,8 +164,11 @@ class Turns:
             connection = accept()
             transport = TurnTransport(self, accepted, connection)
             self._transports[transport.fd] = transport
+            self._sockets.add(transport.fd, connection)
             self._epoll.register(transport.fd, select.EPOLLIN)
+            connection.standing.fd = transport.fd
             connection.connection_made(transport)
+            connection.reconsider()
 
     def _accept_again(self, listening: socket.socket, accept: Callable[[], Connection]) -> None:
         if listening in self._listening:
@@ -140,23 +177,45 @@ class Turns:
     # ── Turns ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _run(self) -> None:
+        if self._epoll.closed:
+            return  # Since it was decided to go on here.
+        look_us = 0
         for _ in range(TURNS_MAX):
-            happened = self.sockets.receive()
-            if not happened:
+            connections, buffers, rooms, happened = self._sockets.receive(self._loop.time(), look_us)
+            if not connections and not happened:
+                if look_us:
+                    self._lookout.missed()
                 return
-            arrived: Arrived = []
-            for fd, events, data in happened:
-                transport = self._transports.get(fd)
-                if transport is None:
-                    continue
-                if data.__class__ is bytes and data:
-                    arrived.append((transport.connection, data))
-                else:
-                    transport.happened(events, data)
-                if events & select.EPOLLOUT:
-                    transport.writable()
-            if arrived:
-                self._on_turn(arrived)
+            is_single = len(connections) == 1 and not happened and _is_one_frame(buffers[0])
+            self._lookout.found(is_single=is_single)
+            others = self._look_after(happened) if happened else []
+            if connections or others:
+                self._on_turn(Reads(connections, buffers, rooms), others)
+            for connection, _data in others:
+                connection.reconsider()
+            look_us = self._lookout.microseconds
+            if look_us and not self._lookout.is_alone():
+                self._lookout.missed()
+                look_us = 0
+        if look_us:
+            # Others had to wait for these turns: they come first, then it goes on here.
+            self._loop.call_soon(self._run)
+
+    def _look_after(self, happened: list[tuple[int, int, bytes | int | None]]) -> Arrived:
+        """Deal with what happened to connections that are not plain; returns what was read from them."""
+        arrived: Arrived = []
+        for fd, events, data in happened:
+            transport = self._transports.get(fd)
+            if transport is None:
+                continue
+            if isinstance(data, bytes) and data:
+                transport.connection.standing.last_active = self._loop.time()
+                arrived.append((transport.connection, data))
+            else:
+                transport.happened(events, data)
+            if events & select.EPOLLOUT:
+                transport.writable()
+        return arrived
 
     # ── For transports ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,30 +223,29 @@ class Turns:
         self._epoll.modify(fd, events)
 
     def forget(self, fd: int) -> None:
-        if self._transports.pop(fd, None) is not None and not self._epoll.closed:
-            self._epoll.unregister(fd)
+        if self._transports.pop(fd, None) is not None:
+            self._sockets.remove(fd)
+            if not self._epoll.closed:
+                self._epoll.unregister(fd)
 
 
-def reply_all(replies: Iterable[tuple[Connection, bytes, int]]) -> None:
+def reply_all(replies: list[tuple[Connection, bytes, int]]) -> None:
     """Answer requests of many connections, for each with frames and how many requests they answer.
 
-    One call for all that can be written now, in turns; the rest as `Connection.reply_frames` does it.
+    One call for all that are plain; the others as `Connection.reply_frames` does it.
     """
-    direct: list[TurnTransport] = []
-    pairs: list[tuple[int, bytes]] = []
+    if IS_COMPILED:
+        replies, short = reply_plain(replies)
+        for connection, frames, taken in short:
+            assert isinstance(connection.transport, TurnTransport), "only connections in turns are plain"
+            connection.transport.sent(frames, taken)
     for connection, frames, count in replies:
-        transport = connection.transport
-        if not isinstance(transport, TurnTransport) or not transport.is_idle:
-            connection.reply_frames(frames, count)
-        elif connection.answered(count):
-            direct.append(transport)
-            pairs.append((transport.fd, frames))
-        else:
-            connection.reply_frames(frames, 0)
-    if direct:
-        for transport, (_fd, frames), taken in zip(direct, pairs, direct[0].turns.sockets.send(pairs)):
-            if taken != len(frames):
-                transport.sent(frames, taken)
+        connection.reply_frames(frames, count)
+
+
+def _is_one_frame(data: bytes) -> bool:
+    """Whether a read that begins with a frame has just that one."""
+    return int.from_bytes(data[:4], "big") + 4 == len(data)
 
 
 class TurnTransport(asyncio.Transport):
@@ -215,11 +273,6 @@ class TurnTransport(asyncio.Transport):
             except OSError:
                 return default
         return self._socket if name == "socket" else default
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether bytes can be written now, before any others."""
-        return not self._unsent and not self._is_closing
 
     def is_closing(self) -> bool:
         return self._is_closing
@@ -282,6 +335,7 @@ class TurnTransport(asyncio.Transport):
 
     def _keep(self, data: bytes | bytearray | memoryview) -> None:
         was_empty = not self._unsent
+        self.connection.standing.is_plain = False
         self._unsent += data
         if was_empty:
             self._watch()
@@ -315,6 +369,7 @@ class TurnTransport(asyncio.Transport):
     def close(self) -> None:
         if self._is_closing:
             return
+        self.connection.standing.is_plain = False
         self._is_closing = True
         if self._unsent:
             self.pause_reading()
@@ -325,6 +380,7 @@ class TurnTransport(asyncio.Transport):
         self._break(None)
 
     def _break(self, fault: Exception | None) -> None:
+        self.connection.standing.is_plain = False
         self._is_closing = True
         self._unsent.clear()
         self._lose(fault)

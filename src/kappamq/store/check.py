@@ -19,7 +19,7 @@ from kappamq.kernel import java_hash, valid_size
 from kappamq.kernel.verify_reference import NO_CRC
 from kappamq.model.names import check_topic
 from kappamq.model.properties import Name, property_of
-from kappamq.store.checkpoint import OwnCheckpoint, load_flushed, load_own, load_times
+from kappamq.store.checkpoint import ABORT_NAME, OwnCheckpoint, load_flushed, load_own, load_times
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, QueueFiles
 from kappamq.store.dispatch import Arrival, derive
@@ -34,7 +34,6 @@ from kappamq.store.log_scan import (
     why_invalid,
 )
 from kappamq.store.queue_table import QueueTable
-from kappamq.store.recovery import ABORT_NAME
 from kappamq.store.settings import UNIT_BYTES, StoreSettings
 
 VIOLATIONS_MAX: Final = 1000

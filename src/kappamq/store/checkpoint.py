@@ -11,6 +11,9 @@ kappamq.checkpoint (replaced as a whole): everything below log offset `dispatche
     40s head after │ 40s header of the last index file │ i index files, each 17s name, q last log offset │
     i queues, each h length, topic, i queue id, q first, q end │ I crc
 
+abort (RocketMQ's: there while a broker uses the directory): its process id; from us the session, 20 digits. Whoever
+    opens the directory writes it before all else, so that it tells who was killed here last.
+
 kappamq.flushed (written in place after each flush, not synced): 8s session │ q flushed │ I crc. Any version of it that
     survives is true, so it is a closer lower bound of what was acknowledged than the checkpoint.
 """
@@ -27,8 +30,10 @@ from kappamq.store.files import File, FileSystem, read_whole, write_durably
 CHECKPOINT_BYTES: Final = 4096
 ROCKETMQ_NAME: Final = "checkpoint"
 OWN_NAME: Final = "kappamq.checkpoint"
+ABORT_NAME: Final = "abort"
 FLUSHED_NAME: Final = "kappamq.flushed"
 SESSION_BYTES: Final = 8
+_ABORT_DIGITS: Final = 20
 _MARK: Final = b"KAPPACP1"
 # RocketMQ: how much older than both times a record must be for the scan after a crash to start at it.
 TIME_MARGIN_MS: Final = 3000
@@ -178,8 +183,21 @@ def decode_own(data: bytes) -> OwnCheckpoint | None:
     )
 
 
+def save_abort(files: FileSystem, root: Path, session: bytes) -> None:
+    """Say that the directory is in use, and by us."""
+    write_durably(files, root / ABORT_NAME, b"%0*d" % (_ABORT_DIGITS, int.from_bytes(session, "big")))
+
+
+def _was_other_killed(files: FileSystem, root: Path) -> bool:
+    """Whether a broker that is not ours used the directory last and did not stop in order."""
+    abort = read_whole(files, root / ABORT_NAME)
+    return abort is not None and 0 < len(abort) < _ABORT_DIGITS
+
+
 def load_own(files: FileSystem, root: Path) -> OwnCheckpoint | None:
-    """Our checkpoint, if it is whole and no other broker wrote RocketMQ's since."""
+    """Our checkpoint, if it is whole and no other broker has used the directory since."""
+    if _was_other_killed(files, root):
+        return None  # Perhaps before its first checkpoint, which is what would tell else.
     data = read_whole(files, root / OWN_NAME)
     own = decode_own(data) if data is not None else None
     if own is None or load_times(files, root).head() not in (own.head_before, own.head_after):

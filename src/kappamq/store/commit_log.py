@@ -15,6 +15,8 @@ from kappamq.store.segment import Segment, segment_starts
 
 SPARE_WANTED_RATIO: Final = 0.5
 """How full the last segment may be before the next one should be made."""
+PAGES_AHEAD_BYTES: Final = 16 * 1024 * 1024
+"""How much of the log behind its end has pages of memory already, at least, while it grows."""
 
 
 class CommitLog:
@@ -29,6 +31,7 @@ class CommitLog:
         self.flushed = 0
         self.min_offset = 0
         self._spare: Segment | None = None
+        self._pages_to = self._pages_due = 0
 
     def load(self, *, writable: bool = True) -> None:
         """Open what the directory holds. A short last file (from a crash while it was made) is extended."""
@@ -96,6 +99,8 @@ class CommitLog:
             if not self.segments:
                 make_directory_durably(self._files, self.directory)
             segment = Segment.create(self._files, self.directory, start, size=self.segment_bytes)
+            if spare is not None:
+                spare.close()  # It came too late.
         self._spare = None
         if not self.segments:
             self.min_offset = start
@@ -111,16 +116,35 @@ class CommitLog:
         return self.written - segments[-1].start >= self.segment_bytes * SPARE_WANTED_RATIO
 
     def prepare_segment(self) -> None:
-        """Make the segment after the last one. [any thread]
+        """Make the segment after the last one. [any thread, one at a time]
 
         Safe beside the owner: should the owner need the same file meanwhile, both open it and give it the same length;
         the spare one is then never used, as its start has passed.
         """
         segments = self.segments
         if segments and self._spare is None:
-            start = segments[-1].end
-            spare = Segment.create(self._files, self.directory, start, size=self.segment_bytes)
-            self._spare = spare
+            self._spare = Segment.create(self._files, self.directory, segments[-1].end, size=self.segment_bytes)
+
+    @property
+    def needs_pages(self) -> bool:
+        """Whether `prepare_pages` should run now, in a thread."""
+        return self.written >= self._pages_due
+
+    def prepare_pages(self) -> None:
+        """Have the system give pages of memory to what comes behind the end of the log. [any thread, one at a time]
+
+        Else the owner waits for each page while it writes: a virtual machine that has to get the memory from its host
+        takes longer for that than for all else together. Reading what is not written yet costs no access to the disk.
+        """
+        written = self.written
+        if self._pages_due:  # The first time nothing is done: perhaps there is not much to come.
+            start = max(written, self._pages_to)
+            self._pages_to = written + 2 * PAGES_AHEAD_BYTES
+            for segment in (*self.segments, *([self._spare] if self._spare is not None else [])):
+                first, end = max(start, segment.start), min(self._pages_to, segment.end)
+                if first < end:
+                    segment.preload([(first, end - first)])
+        self._pages_due = written + PAGES_AHEAD_BYTES
 
     def write(self, parts: Sequence[tuple[Segment, int, Data]], *, end: int) -> None:
         """Write all parts, then move the end of the log; on an error the log is as before, and the error says why.

@@ -6,7 +6,7 @@ Files have a fixed length and are named by their first byte, like segments. A qu
 (older ones were deleted) fills its first file up with blank entries of size 0x7FFFFFFF.
 
 The last entries of a queue are held in memory for a moment and written together: a write for each queue and turn would
-cost more than the messages. While very many queues grow at once, each by little, the moment is a second.
+cost more than the messages. While very many queues grow at once, each by little, the moment is up to five seconds.
 
 Threads: only the owner writes. `end` moves after the entries are in the file or held, so a reader that takes `end`
 first finds all entries below it. Open maps and held entries are replaced, never changed; a map that is dropped stays
@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Final
 
 from kappamq.errors import StorageError
+from kappamq.kernel import java_hash
 from kappamq.store.files import File, FileSystem
 from kappamq.store.segment import PAGE_BYTES, segment_name, segment_starts
 from kappamq.store.settings import UNIT_BYTES
@@ -179,6 +180,7 @@ class ConsumeQueue:
         "queue_id",
         "tail",
         "topic",
+        "topic_hash",
         "warm_from",
     )
 
@@ -188,6 +190,8 @@ class ConsumeQueue:
         self._held = _NONE_HELD
         self.directory = directory
         self.topic = topic
+        self.topic_hash = java_hash(topic + "#")
+        """What the hashes of its keys begin with."""
         self.queue_id = queue_id
         self.min_offset = 0
         self.end = 0
@@ -197,7 +201,7 @@ class ConsumeQueue:
         self.buffer: list[bytes] = []
         """Entries that the next `write_buffer` adds, one or more in each piece."""
         self.log_end = 0
-        """Log offset behind the record of the last entry."""
+        """Log offset behind the record of the last entry, or a later one that no other record of the queue is below."""
         self.warm_from = 0
         """Entries from here on were written by this process."""
         self.is_deleted = False
@@ -344,16 +348,21 @@ class ConsumeQueue:
         self.end += len(data) // UNIT_BYTES
         buffer.clear()
 
-    def hold(self, units: bytes) -> bool:
-        """Make entries visible that stay in memory until there are more, or until `write_held`; `False`: too many."""
+    def hold(self, units: bytes, log_end: int) -> bool:
+        """Make entries visible that stay in memory until there are more, or until `write_held`; `False`: too many.
+
+        All records of the queue below `log_end` have their entries then.
+        """
         first, held = self._held
-        if len(held) + len(units) > HELD_BYTES_MAX or self.buffer:
+        if held:
+            units = held + units
+        else:
+            first = self.end
+        if len(units) > HELD_BYTES_MAX or self.buffer:
             return False
-        self._held = (first, held + units) if held else (self.end, units)
-        last_offset, last_size, _code = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-        self.log_end = last_offset + last_size
-        self.end += len(units) // UNIT_BYTES
-        self.tail = self.end
+        self._held = (first, units)
+        self.log_end = log_end
+        self.end = self.tail = first + len(units) // UNIT_BYTES
         return True
 
     @property

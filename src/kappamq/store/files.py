@@ -59,8 +59,8 @@ class File(Protocol):
     def is_cached(self, at: int, size: int) -> bool:
         """Whether up to `PROBE_BYTES_MAX` can be read without the disk; no where nobody can tell."""
 
-    def preload(self, at: int, size: int) -> None:
-        """Have a range read into memory by the system, and return when it is there."""
+    def preload(self, runs: list[tuple[int, int]]) -> None:
+        """Have ranges (position, bytes) read into memory by the system, and return when they are there."""
 
     def next_data(self, at: int) -> int | None:
         """A position from `at` on before which only zeros lie; `None` when only zeros follow."""
@@ -111,6 +111,33 @@ class FileSystem(Protocol):
     def space(self, path: Path) -> Space: ...
 
     def open_files_max(self) -> int: ...
+
+
+def _preload_pieces(descriptor: int, runs: list[tuple[int, int]], piece_bytes: int) -> None:
+    """What `_preloading.pyx` does, with a turn in the interpreter for each piece."""
+    for at, size in runs:
+        end = at + size
+        while at < end:
+            read = os.preadv(descriptor, [memoryview(_PROBE)[: min(end - at, piece_bytes)]], at)
+            if not read:
+                break
+            at += read
+
+
+def _choose_preload() -> Callable[[int, list[tuple[int, int]], int], None]:
+    if os.environ.get("KAPPAMQ_KERNEL") != "python":
+        try:
+            from kappamq.store import _preloading
+        except ImportError:
+            pass
+        else:
+            if _preloading.INTERFACE == _PRELOADING_INTERFACE:
+                return _preloading.preload
+    return _preload_pieces
+
+
+_PRELOADING_INTERFACE: Final = 1
+_preload: Final = _choose_preload()
 
 
 def storage_error(action: str, error: OSError) -> StorageError:
@@ -199,18 +226,13 @@ class RealFile:
         except (OSError, AttributeError):  # Not in memory; or this file system or this system cannot tell.
             return False
 
-    def preload(self, at: int, size: int) -> None:
+    def preload(self, runs: list[tuple[int, int]]) -> None:
         # Piece by piece and without the system's own read-ahead, which may be megabytes: a sync would wait behind it.
         # What is read goes where nobody looks; the system keeps it.
         if not self._is_random and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             self._is_random = True
-        end = at + size
-        while at < end:
-            read = os.preadv(self._descriptor, [memoryview(_PROBE)[: min(end - at, PROBE_BYTES_MAX)]], at)
-            if not read:
-                return
-            at += read
+        _preload(self._descriptor, runs, PROBE_BYTES_MAX)
 
     def next_data(self, at: int) -> int | None:
         try:

@@ -6,11 +6,9 @@ for records one by one. Both leave the same log, queues and index behind.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Final
 
 from kappamq.errors import InvalidMessage
-from kappamq.kernel import java_hash, place_sends
+from kappamq.kernel import place_sends
 from kappamq.kernel.reference import PLACE_ROW, SEND_ROW
 from kappamq.model.record import BLANK_BYTES, encode_blank
 from kappamq.store.commit_log import CommitLog
@@ -18,8 +16,6 @@ from kappamq.store.consume_queue import ConsumeQueue
 from kappamq.store.dispatch import Arrival, derive_from
 from kappamq.store.segment import Segment
 from kappamq.store.settings import UNIT_BYTES, StoreSettings
-
-TOPICS_CACHED: Final = 65_536
 
 
 @dataclass(slots=True)
@@ -52,6 +48,7 @@ class QueueRun:
     queue: ConsumeQueue
     start: int
     units: bytes
+    count: int
     record_bytes: int
     sends: int
     """Requests that brought them."""
@@ -63,10 +60,6 @@ class QueueRun:
     @property
     def queue_id(self) -> int:
         return self.queue.queue_id
-
-    @property
-    def count(self) -> int:
-        return len(self.units) // UNIT_BYTES
 
     @property
     def end(self) -> int:
@@ -83,7 +76,6 @@ class RunBatch:
     parts: list[tuple[Segment, int, bytes]]
     queues: list[QueueRun]
     keys: bytes
-    following: dict[ConsumeQueue, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -109,25 +101,13 @@ class RunBatch:
     def _arrivals(self, wanted: tuple[str, int] | None) -> Iterator[Arrival]:
         run = self.run
         present = {(queue.topic, queue.queue_id) for queue in self.queues}
-        targets = named(run)
+        targets = [(topic.decode(), queue_id) for topic, queue_id in run.targets]
         for row, place in zip(SEND_ROW.iter_unpack(run.rows), PLACE_ROW.iter_unpack(run.places)):
             topic, queue_id = target = targets[row[0]]
             if (wanted is None or target == wanted) and target in present:
                 text = str(run.texts[row[6] : row[6] + row[7]], "utf-8", "replace")
                 log_offset, queue_offset, size = place
                 yield derive_from(topic, queue_id, queue_offset, row[13], self.stored_at_ms, text, log_offset, size, ())
-
-
-@lru_cache(maxsize=TOPICS_CACHED)
-def _known(topic: bytes) -> tuple[str, int]:
-    """Name of a topic, and the hash that its keys begin with."""
-    name = topic.decode()
-    return name, java_hash(name + "#")
-
-
-def named(run: PlainRun) -> list[tuple[str, int]]:
-    """Topic and number of each target."""
-    return [(_known(topic)[0], queue_id) for topic, queue_id in run.targets]
 
 
 def place_run(
@@ -148,7 +128,8 @@ def place_run(
     done = 0
     while True:
         targets = [
-            (topic, queue_id, following, _known(topic)[1]) for (topic, queue_id), following in zip(run.targets, nexts)
+            (topic, queue_id, following, queue.topic_hash)
+            for (topic, queue_id), following, queue in zip(run.targets, nexts, queues)
         ]
         data, more_places, more_units, more_sizes, more_keys = place_sends(
             run.rows,
@@ -186,7 +167,9 @@ def place_run(
         end + len(data),
         now_ms,
         parts,
-        [QueueRun(queue, start, entries, *size) for queue, start, entries, size in zip(queues, starts, units, sizes)],
+        [
+            QueueRun(queue, start, entries, following - start, record_bytes, sends)
+            for queue, start, entries, following, (record_bytes, sends) in zip(queues, starts, units, nexts, sizes)
+        ],
         keys,
-        dict(zip(queues, nexts)),
     )

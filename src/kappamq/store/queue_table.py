@@ -1,6 +1,6 @@
 """All consume queues by topic and number, and the one place that adds entries to them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ class QueueTable:
         self._hold_above = hold_above
         self._directory = directory
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._by_target: dict[tuple[bytes, int], ConsumeQueue] = {}
         self.get = self._queues.get
         self.gaps: set[ConsumeQueue] = set()
         """Queues whose next record, found in the log, has a higher number than expected: entries are missing."""
@@ -60,11 +61,21 @@ class QueueTable:
         """The queue, made if need be."""
         return self.get((topic, queue_id)) or self.add(topic, queue_id)
 
+    def of_targets(self, targets: Iterable[tuple[bytes, int]]) -> list[ConsumeQueue]:
+        """The queues of a packed run, made if need be: one look for each, as there may be hundreds in a turn."""
+        get = self._by_target.get
+        return [get(target) or self._remember(target) for target in targets]
+
+    def _remember(self, target: tuple[bytes, int]) -> ConsumeQueue:
+        queue = self._by_target[target] = self.obtain(target[0].decode(), target[1])
+        return queue
+
     def remove_topic(self, topic: str) -> int:
         """Delete all queues of a topic; returns how many."""
         gone = [key for key in self._queues if key[0] == topic]
         for key in gone:
             self._queues.pop(key).destroy()
+            self._by_target.pop((topic.encode(), key[1]), None)
         self.pool.files.remove_directory(self._directory / topic)
         return len(gone)
 
@@ -112,9 +123,12 @@ class QueueTable:
 
     def _stage_run(self, batch: RunBatch, touched: list[ConsumeQueue], *, may_hold: bool) -> None:
         holding = self._holding
+        log_end = batch.end
         for run in batch.queues:
-            queue = run.queue if not run.queue.is_deleted else self.obtain(run.topic, run.queue_id)
-            if may_hold and run.start == queue.tail and queue.hold(run.units):
+            queue = run.queue
+            if queue.is_deleted:
+                queue = self.obtain(run.topic, run.queue_id)
+            if may_hold and run.start == queue.tail and queue.hold(run.units, log_end):
                 holding[queue] = None
                 continue
             if run.start != queue.tail:

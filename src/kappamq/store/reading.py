@@ -154,10 +154,10 @@ def warm(log: CommitLog, queue: ConsumeQueue, start: int, *, count: int) -> int:
     segment = log.segment_at(UNIT.unpack_from(units)[0]) if units else None
     if segment is None:
         return start
+    units = _before(units, segment.end)
     log_end = min(log.written, segment.end)
     runs = record_runs(units, start=segment.start, end=log_end, gap_bytes=WARM_GAP_BYTES, run_bytes_max=WARM_BYTES_MAX)
-    for log_offset, size in runs:
-        segment.preload(log_offset, size)
+    segment.preload(runs)
     if start >= queue.warm_from:
         return start + len(units) // UNIT.size
     return start + verify_entries(
@@ -187,6 +187,18 @@ def _near(units: bytes) -> bytes:
         if left < 0:
             return units[: max(1, index) * UNIT.size]
     return units
+
+
+def _before(units: bytes, log_offset: int) -> bytes:
+    """The first of these entries, up to where one names a record at or behind a log offset; the first stays."""
+    low, high = 1, len(units) // UNIT.size
+    while low < high:
+        middle = (low + high) // 2
+        if UNIT.unpack_from(units, middle * UNIT.size)[0] < log_offset:
+            low = middle + 1
+        else:
+            high = middle
+    return units[: low * UNIT.size]
 
 
 def _outside(start: int, min_offset: int, end: int) -> Fetched:

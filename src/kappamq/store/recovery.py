@@ -15,7 +15,7 @@ from typing import Final
 from kappamq.errors import CorruptRecord, InvalidName, StorageError
 from kappamq.kernel import valid_size
 from kappamq.kernel.verify_reference import NO_CRC
-from kappamq.store.checkpoint import OwnCheckpoint, TimeCheckpoint, load_flushed, load_own, load_times
+from kappamq.store.checkpoint import ABORT_NAME, OwnCheckpoint, TimeCheckpoint, load_flushed, load_own, load_times
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, ConsumeQueue
 from kappamq.store.dispatch import Arrival, derive
@@ -33,7 +33,6 @@ from kappamq.store.log_scan import (
 from kappamq.store.queue_table import QueueTable
 from kappamq.store.settings import StoreSettings
 
-ABORT_NAME: Final = "abort"
 RESCAN_BATCH: Final = 4096
 """Records whose entries are written together while the log is read again."""
 

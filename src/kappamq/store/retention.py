@@ -66,7 +66,8 @@ def deletable(
             if keep_from - segment.start <= settings.log_bytes_max:
                 break
             oversized = segment.end
-    if used_ratio > settings.disk_force_ratio and max(expired, oversized) == floor:
+    is_forced = settings.disk_force_delete and used_ratio > settings.disk_force_ratio
+    if is_forced and max(expired, oversized) == floor:
         # One at a time: its space may be enough.
         return candidates[0].end, "disk nearly full"
     if oversized > expired:

@@ -80,10 +80,10 @@ class Segment:
         """Whether a range is in memory, as far as can be told."""
         return size <= PROBE_BYTES_MAX and self._file.is_cached(log_offset - self.start, size)
 
-    def preload(self, log_offset: int, size: int) -> None:
-        """Let the system read a range into memory, so that the map has it at once. [any thread]"""
+    def preload(self, runs: list[tuple[int, int]]) -> None:
+        """Let the system read ranges (log offset, bytes) into memory, so that the map has them at once. [any thread]"""
         try:
-            self._file.preload(log_offset - self.start, size)
+            self._file.preload([(log_offset - self.start, size) for log_offset, size in runs])
         except OSError:
             pass  # Closed by retention meanwhile, or the disk has a fault: the read that follows tells.
 
@@ -107,7 +107,8 @@ class Segment:
             if data is None:
                 break
             position = data + SCAN_BYTES
-            chunk = self.map[data : min(position, size)].rstrip(b"\0")
+            # Not through the map: a tmpfs gives every hole that is looked at a page, and ends us when it has none left.
+            chunk = self._file.pread(min(position, size) - data, data).rstrip(b"\0")
             if chunk:
                 found = self.start + data + len(chunk)
         return found

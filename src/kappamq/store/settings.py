@@ -43,6 +43,8 @@ class StoreSettings:
     """Above this use of the disk, expired segments go at any hour."""
     disk_force_ratio: float = 0.85
     """Above this, the oldest segments go whatever their age."""
+    disk_force_delete: bool = True
+    """Whether segments that are not old enough may go at all when the disk fills up."""
     disk_full_ratio: float = 0.90
     """Above this, appends are refused until use is at or below `disk_force_ratio` again."""
     segments_deleted_max: int = 10

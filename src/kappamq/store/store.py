@@ -30,12 +30,14 @@ from kappamq.model.record import BLANK_BYTES, RECORD_BYTES_MIN, NewRecord, decod
 from kappamq.model.selector import Selector
 from kappamq.store import reading
 from kappamq.store.checkpoint import (
+    ABORT_NAME,
     SESSION_BYTES,
     FlushMark,
     OwnCheckpoint,
     QueueMark,
     TimeCheckpoint,
     load_times,
+    save_abort,
     save_own,
     save_times,
 )
@@ -55,10 +57,10 @@ from kappamq.store.files import (
 from kappamq.store.key_index import KeyIndex
 from kappamq.store.log_scan import RecordFacts, read_facts, stored_at, why_invalid
 from kappamq.store.placing import Appended, Placement
-from kappamq.store.plain_runs import PlainRun, RunBatch, named, place_run
+from kappamq.store.plain_runs import PlainRun, RunBatch, place_run
 from kappamq.store.queue_table import QueueTable
 from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, HotEntries, QueueEntry
-from kappamq.store.recovery import ABORT_NAME, Recovery, RecoveryReport, arrivals_between
+from kappamq.store.recovery import Recovery, RecoveryReport, arrivals_between
 from kappamq.store.retention import DiskState, RetentionReport, SegmentAge, deletable
 from kappamq.store.segment import Segment
 from kappamq.store.settings import UNIT_BYTES, StoreSettings
@@ -142,8 +144,9 @@ class Store:
         self._trusted_from = 0
         self._session_start = 0
         self._verified: dict[tuple[str, int], VerifiedRanges] = {}
-        self.on_cold_read: Callable[[str, int, int], bool] | None = None
-        """Asked by `hot_entries` whether somebody may read a queue up to an offset that is far behind just now."""
+        self.on_cold_read: Callable[[str, int, int, int], int | None] | None = None
+        """Asked by `hot_entries` about somebody who is far behind and wants [start, end) of a queue: up to where that
+        was brought into memory lately, `start` when nobody knows, `None` when it has to wait."""
         self._written_ms = 0
         self._published_ms = 0
         self._published_records = 0
@@ -193,14 +196,7 @@ class Store:
         self.published = self._session_start = self._log.written
         self._trusted_from = self.recovery.verified_from
         self._written_ms = self._published_ms = self.latest_stored_at()
-        abort = self._files.open(self.root / ABORT_NAME, create=True)
-        try:
-            abort.resize(0)
-            abort.pwrite(str(os.getpid()).encode(), 0)
-            abort.sync()
-        finally:
-            abort.close()
-        self._files.sync_directory(self.root)
+        save_abort(self._files, self.root, self._session)
         self._flush_mark = FlushMark(self._files, self.root, self._session)
         self._flush_mark.write(self._log.flushed)
         self.checkpoint()
@@ -288,14 +284,14 @@ class Store:
         if not self.is_writable:
             raise self._refusal()
         now_ms = self._clock.now_ms()
-        queues = [self._queues.obtain(*target) for target in named(run)]
+        queues = self._queues.of_targets(run.targets)
         try:
             batch = place_run(run, self._log, queues, self.settings, now_ms=now_ms)
         except OSError as error:
             raise storage_error("making the next segment failed", error) from error
         self._write(batch.parts, end=batch.end)
-        for queue, following in batch.following.items():
-            queue.next = following
+        for queue_run in batch.queues:
+            queue_run.queue.next = queue_run.start + queue_run.count
         batch.release()
         self._pending.append(batch)
         self._written_ms = now_ms
@@ -335,19 +331,18 @@ class Store:
     def files_to_flush(self) -> tuple[list[int], int] | None:
         """What `flush` would sync: open files, and the log offset below which all is durable then.
 
-        For who syncs them elsewhere, and calls `note_synced` or `note_sync_failed` with the outcome. `None` without
-        real files. They stay open until that log offset is noted.
+        For who syncs them elsewhere, and calls `mark_flushed` or `note_sync_failed` with the outcome, and then
+        `write_flush_mark`. `None` without real files. They stay open until that log offset is noted.
         """
         return self._log.files_to_flush()
 
-    def note_synced(self, log_offset: int) -> None:
-        """The files that `files_to_flush` named are synced: as `flush` and `mark_flushed`."""
-        if self._flush_mark is not None and log_offset > self._log.flushed:
+    def write_flush_mark(self) -> None:
+        """Let recovery know what `mark_flushed` was told. Nobody needs to wait for it: the records are on disk."""
+        if self._flush_mark is not None:
             try:
-                self._flush_mark.write(log_offset)
+                self._flush_mark.write(self._log.flushed)
             except OSError:
                 pass  # As in `flush`.
-        self.mark_flushed(log_offset)
 
     def note_sync_failed(self, number: int) -> StorageError:
         """Syncing them failed with this error: the store fails for good, as in `flush`."""
@@ -516,19 +511,21 @@ class Store:
     @property
     def needs_segment(self) -> bool:
         """Whether `prepare_next_segment` should run now, in a thread."""
-        return self._log.needs_segment or (self.settings.is_indexed and self._index.needs_spare)
+        log = self._log
+        return log.needs_pages or log.needs_segment or (self.settings.is_indexed and self._index.needs_spare)
 
     def prepare_next_segment(self) -> None:
-        """Make the next segment, and the next index file, ahead of need. [any thread, one at a time]
+        """Make the next segment, the next index file and pages of memory ahead of need. [any thread, one at a time]
 
         Without disk space nothing happens: `append` will say so when it needs the segment.
         """
         try:
+            if self._log.needs_pages:
+                self._log.prepare_pages()
             if self.settings.is_indexed and self._index.needs_spare:
                 self._index.prepare_spare()
-                if not self._log.needs_segment:
-                    return
-            self._log.prepare_segment()
+            if self._log.needs_segment:
+                self._log.prepare_segment()
         except OSError as error:
             if error.errno not in FULL_DISK_ERRORS:
                 raise storage_error("making the next segment failed", error) from error
@@ -661,7 +658,7 @@ class Store:
         start: int,
         count: int,
         *,
-        on_cold_read: Callable[[str, int, int], bool] | None = None,
+        on_cold_read: Callable[[str, int, int, int], int | None] | None = None,
     ) -> HotEntries | None:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -686,10 +683,12 @@ class Store:
         if segment is None or log_offset < lowest:
             return None
         if log_offset < max(self._session_start, log.written - self.settings.hot_bytes):
-            units = _cached(segment, units, log_offset)
-            if not units:
+            stop = start + len(units) // UNIT_BYTES
+            ready = start if on_cold_read is None else on_cold_read(topic, queue_id, start, stop)
+            if ready is None:
                 return None
-            if on_cold_read is not None and not on_cold_read(topic, queue_id, start + len(units) // UNIT_BYTES):
+            units = units[: (ready - start) * UNIT_BYTES] if ready > start else _cached(segment, units, log_offset)
+            if not units:
                 return None
         return HotEntries(units, segment.map, segment.start, lowest, min_offset, end)
 

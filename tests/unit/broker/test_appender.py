@@ -15,6 +15,7 @@ from kappamq.clock import ManualClock
 from kappamq.errors import Busy, InvalidMessage, KappaError, StorageError
 from kappamq.model.ids import pack_host
 from kappamq.model.record import NewRecord
+from kappamq.store.checkpoint import FLUSHED_NAME
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.dispatch import Arrival
 from kappamq.store.store import Appended, Store
@@ -236,6 +237,8 @@ def test_a_thread_without_the_interpreter_makes_records_durable(tmp_path: Path) 
         for number in range(30):
             (place,) = await appender.store([record(b"%d" % number)])
             assert store.flushed >= place.end
+            mark = (tmp_path / FLUSHED_NAME).read_bytes()[8:16]
+            assert int.from_bytes(mark, "big") == place.end, "recovery knows what was acknowledged"
         outcomes: list[object] = []
         appender.submit([record(b"last")], lambda outcome, _late: outcomes.append(outcome))
         await appender.stop()

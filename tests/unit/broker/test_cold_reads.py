@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from functools import wraps
+from functools import partial, wraps
 
 from kappamq.broker import cold_reads
 from kappamq.broker.cold_reads import (
@@ -146,20 +146,61 @@ async def test_readers_are_remembered_up_to_a_limit() -> None:
 @in_loop
 async def test_while_nobody_sends_pulls_are_not_counted() -> None:
     cold = ColdReads(Shelf())
-    assert all(cold.may_read("t", 0, 0) for _ in range(5 * PULLS_MAX))
+    assert all(cold.may_read("t", 0, 0, 1) is not None for _ in range(5 * PULLS_MAX))
     await asyncio.sleep(3 * TURN_SECONDS)
-    assert all(cold.may_read("t", 0, 0) for _ in range(5 * PULLS_MAX))
+    assert all(cold.may_read("t", 0, 0, 1) is not None for _ in range(5 * PULLS_MAX))
+
+
+@in_loop
+async def test_what_was_loaded_lately_is_known_to_be_in_memory() -> None:
+    shelf = Shelf()
+    cold = ColdReads(shelf)
+    assert cold.may_read("t", 0, 7, 39) == 7  # Nobody knows.
+    await cold.load("t", 0, 7)
+    assert cold.may_read("t", 0, 7, 39) == 7 + WINDOW_ENTRIES
+    await until(lambda: len(shelf.verified) == 2)  # What follows was got ready.
+    assert cold.may_read("t", 0, 39, 71) == 7 + 2 * WINDOW_ENTRIES
+    assert cold.may_read("t", 0, 6, 39) == 6
+    assert cold.may_read("t", 1, 7, 39) == 7
+    limit, cold_reads.READY_SECONDS = cold_reads.READY_SECONDS, -1.0  # type: ignore[misc]
+    try:
+        assert cold.may_read("t", 0, 39, 71) == 39  # That may be long ago.
+    finally:
+        cold_reads.READY_SECONDS = limit  # type: ignore[misc]
+
+
+@in_loop
+async def test_who_waits_is_called_in_order_and_counts_once() -> None:
+    shelf = Shelf()
+    cold = ColdReads(shelf)
+    assert cold.may_read("t", 0, 0, 1) is not None
+    shelf.written += 100
+    await until(lambda: cold._is_limited)
+    while cold.may_read("t", 0, 0, 1) is not None:
+        pass
+    assert cold.must_wait
+    called: list[int] = []
+    for number in range(2 * PULLS_MAX):
+        cold.when_turn(partial(called.append, number))
+    await until(lambda: bool(called))
+    assert 0 < len(called) <= PULLS_MAX
+    assert cold.must_wait  # They have used up this turn.
+    cold.grant(1)
+    assert cold.may_read("t", 0, 0, 1) is not None
+    assert cold.may_read("t", 0, 0, 1) is None
+    await until(lambda: len(called) == 2 * PULLS_MAX)
+    assert called == list(range(2 * PULLS_MAX))
 
 
 @in_loop
 async def test_beside_others_who_send_pulls_take_turns() -> None:
     shelf = Shelf()
     cold = ColdReads(shelf)
-    assert cold.may_read("t", 0, 0)
+    assert cold.may_read("t", 0, 0, 1) is not None
     shelf.written += 100
     await until(lambda: cold._is_limited)
     taken = 0
-    while cold.may_read("t", 0, 0):
+    while cold.may_read("t", 0, 0, 1) is not None:
         taken += 1
     assert 0 < taken <= PULLS_MAX
     shelf.written += 100

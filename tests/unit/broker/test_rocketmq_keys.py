@@ -66,6 +66,12 @@ def test_ratios_that_rocketmq_allows_lift_those_above_them(tmp_path: Path) -> No
     assert (store.disk_delete_ratio, store.disk_force_ratio, store.disk_full_ratio) == (0.88, 0.88, 0.90)
 
 
+def test_a_full_disk_may_be_told_to_keep_young_files(tmp_path: Path) -> None:
+    values, ignored = settings_from_conf(conf(tmp_path, "cleanFileForciblyEnable=false"))
+    assert not load(BrokerSettings, section="broker", overrides=values).store.disk_force_delete
+    assert not ignored
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -142,6 +148,7 @@ def test_these_can_be_changed_while_the_broker_runs() -> None:
         "enablePropertyFilter",
         "fileReservedTime",
         "longPollingEnable",
+        "maxMessageSize",
         "maxTransferCountOnMessageInMemory",
         "shortPollingTimeMills",
         "slaveReadEnable",

@@ -189,6 +189,7 @@ def test_entries_of_a_queue_show_what_a_group_would_take(desk: Desk) -> None:
     assert value["subscriptionData"]["topic"] == "t"
     offline = value_of(ask(table(desk), RequestCode.QUERY_CONSUME_QUEUE, entries_of(desk, consumerGroup="none")))
     assert offline["filterData"] == "none@t is not online!"
+    assert not any(entry["eval"] for entry in offline["queueData"])
 
 
 def test_entries_that_do_not_exist_are_told_apart(desk: Desk) -> None:

@@ -136,6 +136,25 @@ def test_nobody_is_asked_while_a_decision_is_on_its_way() -> None:
     run(scenario)
 
 
+def test_a_check_and_what_follows_tell_how_often_was_asked() -> None:
+    async def scenario(broker: CrashingBroker) -> None:
+        place = await broker.send_half(b"a")
+        for _ in range(2):
+            broker.clock.advance(ms=60_000)
+            assert await broker.transactions.ask_due() == 1
+        half, message = broker.asked[-1]
+        shown = decode_record(module.check_body(half, message))
+        assert shown.properties["TRANSACTION_CHECK_TIMES"] == "2"
+        await broker.transactions.commit(half, message)
+        assert broker.store is not None
+        [entry] = broker.store.entries("orders", 0, 0, 1)
+        stored = decode_record(broker.store.read(entry.log_offset))
+        assert (stored.body, stored.properties["TRANSACTION_CHECK_TIMES"]) == (b"a", "2")
+        assert stored.prepared_offset == place.log_offset
+
+    run(scenario)
+
+
 def test_a_check_shows_the_message_under_its_own_address() -> None:
     async def scenario(broker: CrashingBroker) -> None:
         place = await broker.send_half(b"a")

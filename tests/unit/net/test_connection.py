@@ -1,7 +1,6 @@
 """Connections over real loopback sockets: matching, expiry, back-pressure, half-close."""
 
 import asyncio
-import select
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -11,7 +10,8 @@ from kappamq.errors import CallTimeout, ConnectFailed, ConnectionLost, TooManyIn
 from kappamq.net.connection import Connection, ConnectionLimits
 from kappamq.net.dialer import Dialer
 from kappamq.net.server import Server, ServerLimits
-from kappamq.net.turns import Arrived, make_sockets
+from kappamq.net.standing import IS_COMPILED
+from kappamq.net.turns import Arrived, Reads
 from kappamq.wire.command import Command
 from kappamq.wire.frame import FrameDecoder, encode_frame
 
@@ -23,14 +23,12 @@ served_by: str = ""
 def _served_by(request: pytest.FixtureRequest) -> None:
     global served_by
     served_by = request.param
-    if served_by == "turns":
-        with select.epoll() as epoll:
-            if make_sockets(epoll.fileno()) is None:
-                pytest.skip("the compiled half of turns is not built")
+    if served_by == "turns" and not IS_COMPILED:
+        pytest.skip("the compiled half of turns is not built")
 
 
-def hand_over(arrived: Arrived) -> None:
-    for connection, data in arrived:
+def hand_over(reads: Reads, others: Arrived) -> None:
+    for connection, data in [*zip(reads.connections, reads.buffers), *others]:
         connection.receive(data)
 
 

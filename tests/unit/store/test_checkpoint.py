@@ -10,6 +10,7 @@ from kappamq.store.checkpoint import (
     decode_own,
     load_flushed,
     load_own,
+    save_abort,
     save_own,
     save_times,
 )
@@ -78,3 +79,16 @@ def test_flush_mark_counts_for_its_own_session_only() -> None:
 def test_rescan_time_is_never_negative() -> None:
     assert TIMES.rescan_ms == 1000
     assert TimeCheckpoint(log_ms=5000).rescan_ms == 0
+
+
+def test_a_kill_of_another_broker_makes_it_worthless() -> None:
+    """Even before that one wrote a checkpoint: what lies behind our log may be its acknowledged records."""
+    files = made()
+    save_own(files, ROOT, OWN)
+    save_abort(files, ROOT, b"\0" * 8)
+    assert load_own(files, ROOT) is not None
+    abort = files.open(ROOT / "abort")
+    abort.resize(0)
+    abort.pwrite(b"4194303", 0)
+    abort.close()
+    assert load_own(files, ROOT) is None

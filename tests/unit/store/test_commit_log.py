@@ -1,9 +1,14 @@
 """Segments in order."""
 
+import os
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 
 from kappamq.errors import OffsetOutOfRange, StorageError
-from kappamq.store.commit_log import CommitLog
+from kappamq.store.commit_log import PAGES_AHEAD_BYTES, CommitLog
+from kappamq.store.files import RealFile, RealFileSystem
 from tests.faults.records import ROOT
 from tests.faults.simulated_files import SimulatedFileSystem
 
@@ -82,3 +87,41 @@ def test_flush_syncs_only_what_is_not_flushed() -> None:
     files.on_step = lambda action, path: synced.append(path.name) if action == "sync" else None
     assert log.flush() == 8192
     assert synced == [f"{4096:020d}"]
+
+
+class NotingFile(RealFile):
+    """Notes what is loaded ahead."""
+
+    loaded: ClassVar[list[tuple[int, int]]] = []
+
+    def preload(self, runs: list[tuple[int, int]]) -> None:
+        self.loaded.extend(runs)
+        super().preload(runs)
+
+
+class NotingFiles(RealFileSystem):
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> RealFile:
+        return NotingFile(os.open(path, os.O_RDWR | os.O_CREAT))
+
+
+def test_pages_are_made_ahead_of_a_log_that_grows(tmp_path: Path) -> None:
+    ahead = PAGES_AHEAD_BYTES
+    log = CommitLog(NotingFiles(), tmp_path / "commitlog", segment_bytes=4 * ahead)
+    log.add_segment(0)
+    NotingFile.loaded.clear()
+    assert log.needs_pages
+    log.prepare_pages()
+    assert not log.needs_pages
+    assert not NotingFile.loaded, "perhaps not much is to come"
+    for end, wanted in ((ahead, [(ahead, 2 * ahead)]), (2 * ahead + 5, [(3 * ahead, ahead)]), (3 * ahead + 5, [])):
+        log.write([(log.tail(), end - 1, b"x")], end=end)
+        assert log.needs_pages
+        log.prepare_pages()
+        assert not log.needs_pages
+        assert NotingFile.loaded == wanted
+        NotingFile.loaded.clear()
+    log.prepare_segment()
+    log.write([(log.tail(), 4 * ahead - 1, b"x")], end=4 * ahead)
+    log.prepare_pages()
+    assert NotingFile.loaded == [(ahead + 5, ahead - 5)], "what was not there before is not made up for"
+    log.close(remove_unused=True)

@@ -14,6 +14,8 @@ from kappamq.store.files import (
     FileSystem,
     RealFileSystem,
     Space,
+    _preload,
+    _preload_pieces,
     make_directory_durably,
     read_whole,
     storage_error,
@@ -80,6 +82,28 @@ def test_what_is_in_memory_is_told_from_what_is_not(tmp_path: Path) -> None:
     assert not file.is_cached(5000, 90_000)
     file.pread(100_000, 0)
     assert file.is_cached(5000, 90_000)
+    file.close()
+
+
+@pytest.mark.parametrize("preload", [_preload_pieces, _preload])
+def test_parts_of_a_file_are_read_ahead(
+    tmp_path: Path, preload: Callable[[int, list[tuple[int, int]], int], None]
+) -> None:
+    file = RealFileSystem().open(tmp_path / "file", create=True)
+    file.pwrite(bytes(200_000), 0)
+    file.sync()
+    descriptor = file._descriptor
+    for _ in range(100):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        if not file.is_cached(0, 4096):
+            break
+        os.sync()
+    preload(descriptor, [(4096, 50_000), (150_000, 1_000_000)], 16_384)  # The last goes on behind the end.
+    assert file.is_cached(4096, 50_000)
+    assert file.is_cached(150_000, 50_000)
+    preload(descriptor, [], 16_384)
+    with pytest.raises(OSError, match=r"descriptor|ahead"):
+        preload(-1, [(0, 1)], 16_384)
     file.close()
 
 

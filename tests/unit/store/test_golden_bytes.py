@@ -111,7 +111,7 @@ def test_directory_is_laid_out_as_rocketmq_expects(tmp_path: Path) -> None:
     commit(store)
     assert (tmp_path / "lock").read_bytes() == b"lock"
     assert (tmp_path / "abort").read_text().isdigit()
-    store.prepare_next_segment()
+    store._log.prepare_segment()
     assert len(list((tmp_path / "commitlog").iterdir())) == 2
     store.close()
     assert not (tmp_path / "abort").exists()

@@ -14,7 +14,7 @@ from kappamq.kernel import scan_sends
 from kappamq.kernel.reference import PLACE_ROW, SEND_ROW
 from kappamq.model.record import NewRecord
 from kappamq.store.check import check_store
-from kappamq.store.plain_runs import PlainRun, named
+from kappamq.store.plain_runs import PlainRun
 from kappamq.store.segment import Segment
 from kappamq.store.store import Store
 from kappamq.wire.frame import encode_frame
@@ -64,7 +64,8 @@ def records_of(run: PlainRun) -> list[NewRecord]:
     """The same sends, one by one."""
     records = []
     for row in SEND_ROW.iter_unpack(run.rows):
-        topic, queue_id = named(run)[row[0]]
+        name, queue_id = list(run.targets)[row[0]]
+        topic = name.decode()
         buffer, born_host = run.sources[row[1]]
         body = buffer[row[4] : row[4] + row[5]]
         text = bytes(run.texts[row[6] : row[6] + row[7]])

@@ -132,3 +132,15 @@ def test_entries_in_files_and_in_memory_are_read_together() -> None:
     assert (queue.written, queue.end) == (2, 4)
     assert [unit[0] for unit in UNIT.iter_unpack(queue.units(1, 10))] == [100, 200, 300]
     assert [unit[0] for unit in UNIT.iter_unpack(queue.units(0, 3))] == [0, 100, 200]
+
+
+def test_queues_of_packed_targets_are_those_of_their_names() -> None:
+    queues = table(SimulatedFileSystem())
+    first = queues.obtain("t", 0)
+    assert queues.of_targets([(b"t", 0), (b"u", 1)]) == [first, queues.get(("u", 1))]
+    assert queues.of_targets([(b"t", 0)]) == [first]
+    queues.remove_topic("t")
+    again = queues.of_targets([(b"t", 0)])[0]
+    assert again is not first
+    assert not again.is_deleted
+    assert queues.get(("t", 0)) is again

@@ -22,6 +22,8 @@ AGES = [SegmentAge(start, start + 100, NOW_MS - (5 - start // 100) * 24 * HOUR_M
         ({}, 5, 0.8, (300, "expired")),
         ({"retention_hours": 1000}, 4, 0.8, (0, "none")),
         ({"retention_hours": 1000}, 5, 0.86, (100, "disk nearly full")),
+        ({"retention_hours": 1000, "disk_force_delete": False}, 5, 0.99, (0, "none")),
+        ({"disk_force_delete": False}, 5, 0.99, (300, "expired")),
         ({"log_bytes_max": 150}, 5, 0.1, (300, "too large")),
         ({"log_bytes_max": 1000}, 5, 0.1, (0, "none")),
         ({"segments_deleted_max": 1}, 4, 0.1, (100, "expired")),

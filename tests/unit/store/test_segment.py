@@ -1,5 +1,6 @@
 """One file of a log."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def test_segment_has_its_length_from_the_start_and_takes_no_space(tmp_path: Path
     segment.close()
     with pytest.raises(StorageError, match="has 16777216 bytes"):
         Segment.open(FILES, tmp_path, 1 << 24, size=1 << 23)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a tmpfs")
+def test_looking_for_data_takes_no_space_on_a_tmpfs() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        segment = Segment.create(FILES, Path(place), 0, size=1 << 22)
+        segment.write(b"a" * 100, 0)
+        before = segment.path.stat().st_blocks
+        assert segment.data_end(0) == 100
+        assert segment.path.stat().st_blocks == before
+        segment.close()
 
 
 def test_clearing_zeroes_everything_behind(tmp_path: Path) -> None:

@@ -110,6 +110,21 @@ class PullHandlers:
         # No await from here to the park: an append cannot slip in between.
         return self._finish(parked, self._fetch(pull, selector, self._rules.bytes_max), may_park=True)
 
+    def answer(self, connection: Connection, request: Command) -> None:
+        """Answer a pull that was taken from its bytes and counted as unanswered before."""
+        self._tasks.create_task(self._answer(connection, request), name="pull")
+
+    async def _answer(self, connection: Connection, request: Command) -> None:
+        try:
+            answer = self.pull(connection, request)
+            if isinstance(answer, Coroutine):
+                answer = await answer
+        except KappaError as fault:
+            answer_fault(connection, request, fault)
+            return
+        if answer is not None:
+            connection.reply(answer)
+
     async def _pull_behind(self, parked: ParkedPull, *, may_park: bool) -> Answer:
         """Who is behind waits for its turn, and until threads have got ready what is not in memory."""
         pull = parked.pull

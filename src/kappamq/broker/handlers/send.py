@@ -1,7 +1,8 @@
 """Storing messages: single sends and batches, with short or long header names."""
 
+import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,7 @@ from kappamq.broker.groups import Groups
 from kappamq.broker.locks import QueueLocks
 from kappamq.broker.placing import PlacingRules, as_half, is_half, place
 from kappamq.broker.recalls import recall_handle
-from kappamq.broker.router import Handler, answer_fault
+from kappamq.broker.router import Handler
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
@@ -47,8 +48,10 @@ from kappamq.store.store import Appended
 from kappamq.wire.batch import decode_batch
 from kappamq.wire.codes import RequestCode, ResponseCode
 from kappamq.wire.command import Command
+from kappamq.wire.faults import code_of
 from kappamq.wire.headers import SendRequest, SendRequestV1, decode_fields
 
+Work = Coroutine[None, None, Command]
 _NOT_WAITING: Final = "WAIT\x01false"
 _WRITE: Final = int(Permission.WRITE)  # Plain numbers: flag enums are slow on the hot path.
 
@@ -106,9 +109,12 @@ class SendHandlers:
         rules: SendRules,
         clock: Clock,
         check_transactions: Callable[[], None],
+        wait_told: Callable[[], Awaitable[object]],
     ) -> None:
-        """`check_transactions` raises when no further half message can be taken."""
+        """`check_transactions` raises when no further half message can be taken; `wait_told` returns when the name
+        servers know the topics, or cannot be reached for a while."""
         self._check_transactions = check_transactions
+        self._wait_told = wait_told
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -129,14 +135,35 @@ class SendHandlers:
             RequestCode.SEND_BATCH_MESSAGE: self.send_v2,
         }
 
-    def send_v1(self, connection: Connection, request: Command) -> None:
-        long = decode_fields(request.fields, SendRequestV1)
-        self._send(connection, request, long)
+    def send_v1(self, connection: Connection, request: Command) -> Work | None:
+        return self._take(connection, request, decode_fields(request.fields, SendRequestV1))
 
-    def send_v2(self, connection: Connection, request: Command) -> None:
-        self._send(connection, request, decode_fields(request.fields, SendRequest))
+    def send_v2(self, connection: Connection, request: Command) -> Work | None:
+        return self._take(connection, request, decode_fields(request.fields, SendRequest))
 
-    def _send(self, connection: Connection, request: Command, send: SendRequest | SendRequestV1) -> None:
+    def _take(self, connection: Connection, request: Command, send: SendRequest | SendRequestV1) -> Work | None:
+        is_known = self._topics.find(send.topic) is not None
+        if is_known or request.is_one_way:
+            self._send(connection, request, send, reply=connection.reply)
+            return None
+        stored: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._send(connection, request, send, reply=stored.set_result)
+        return self._answer_first(stored)
+
+    async def _answer_first(self, stored: asyncio.Future[Command]) -> Command:
+        """The first message of a topic: its sender finds the topic at the name servers when this is answered."""
+        answer = await stored
+        await self._wait_told()
+        return answer
+
+    def _send(
+        self,
+        connection: Connection,
+        request: Command,
+        send: SendRequest | SendRequestV1,
+        *,
+        reply: Callable[[Command], None],
+    ) -> None:
         topic = self._check_target(send)
         if is_retry_topic(send.topic) and not send.batch and self._is_exhausted(request, send):
             send = msgspec.structs.replace(
@@ -166,7 +193,8 @@ class SendHandlers:
         def done(outcome: list[Appended] | KappaError, is_late: bool) -> None:
             if isinstance(outcome, KappaError):
                 self._statistics.put_failed += 1
-                answer_fault(connection, request, outcome)
+                if not request.is_one_way:
+                    reply(request.reply(code_of(outcome), str(outcome)))
                 return
             self._statistics.stored(send.topic, len(outcome), sum(place.size for place in outcome))
             if not request.is_one_way:
@@ -174,7 +202,7 @@ class SendHandlers:
                 fields = self._reply_fields(queue_id, unique_id, outcome)
                 if handle is not None:
                     fields["recallHandle"] = handle
-                connection.reply(request.reply(code, fields=fields))
+                reply(request.reply(code, fields=fields))
 
         # A half message must be visible to the broker before its producer can decide: it always waits.
         wait = is_half_message or not _asks_not_to_wait(send.properties)
@@ -204,7 +232,7 @@ class SendHandlers:
             raise NotPermitted(f"the topic[{send.topic}] is reserved for the broker: send to a topic of your own")
         is_retry = is_retry_topic(send.topic)
         if is_retry:
-            self._groups.get(send.topic.removeprefix(RETRY_PREFIX))
+            self._groups.get_or_create(send.topic.removeprefix(RETRY_PREFIX))
         topic = self._topics.for_send(
             send.topic, template=send.default_topic, queues=1 if is_retry else send.default_topic_queues
         )

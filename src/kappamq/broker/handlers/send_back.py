@@ -66,7 +66,7 @@ class SendBackHandlers:
     async def send_back(self, _: Connection, request: Command) -> Command:
         """Store the message again for its group, later, or among the dead letters; durable on reply."""
         back = decode_fields(request.fields, SendBackRequest)
-        group = self._groups.get(back.group)
+        group = self._groups.get_or_create(back.group)
         if not self._rules.permission & Permission.WRITE:
             raise NotPermitted("the broker sending message is forbidden: it is not writable")
         if group.retry_queue_nums <= 0:

@@ -192,7 +192,7 @@ class TopicAdminHandlers:
                 physic_offset=entry.log_offset,
                 physic_size=entry.size,
                 tags_code=entry.tags_code,
-                eval=selector is None or selector.matches_tag_code(entry.tags_code),
+                eval=selector is not None and selector.matches_tag_code(entry.tags_code),
             )
             for entry in found
         ]

@@ -40,7 +40,9 @@ class TransactionHandlers:
     async def end(self, connection: Connection, request: Command) -> Command | None:
         """Commit or roll back; the reply says that the decision is durable."""
         end = decode_fields(request.fields, EndTransactionRequest)
-        if end.decision not in (Flags.COMMITTED, Flags.ROLLED_BACK):
+        if end.decision not in (0, Flags.COMMITTED, Flags.ROLLED_BACK):
+            raise Refused(f"commitOrRollback is {end.decision}: use 8 (commit), 12 (roll back) or 0 (unknown)", code=1)
+        if end.decision == 0:
             # RocketMQ: undecided yet gets no answer at all.
             if not request.is_one_way:
                 connection.settle()

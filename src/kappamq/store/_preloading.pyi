@@ -1,0 +1,3 @@
+INTERFACE: int
+
+def preload(descriptor: int, runs: list[tuple[int, int]], piece_bytes: int) -> None: ...
