@@ -77,6 +77,35 @@ def test_a_topic_has_a_route_as_soon_as_it_is_created_and_none_once_deleted(tmp_
     run(tmp_path, scenario)
 
 
+def test_the_size_of_messages_is_limited_as_last_set(tmp_path: Path) -> None:
+    async def scenario(broker: RawClient, _: RawClient) -> None:
+        await change(broker, "maxMessageSize=1000")
+        await broker.send("orders", b"x" * 1000)
+        with pytest.raises(Refused, match="the maximum is 1000"):
+            await broker.send("orders", b"x" * 1001)
+        await change(broker, f"maxMessageSize={6 << 20}")
+        await broker.send("orders", b"x" * (5 << 20))
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_has_a_route_as_soon_as_its_first_message_is_answered(tmp_path: Path) -> None:
+    async def scenario(broker: RawClient, nameserver: RawClient) -> None:
+        for number in range(10):
+            await broker.send(f"new-{number}", b"first")
+            assert await permission_of(nameserver, f"new-{number}") == 6
+
+    run(tmp_path, scenario)
+
+
+def test_a_retry_topic_of_an_unknown_group_takes_messages(tmp_path: Path) -> None:
+    async def scenario(broker: RawClient, nameserver: RawClient) -> None:
+        await broker.send("%RETRY%strangers", b"again")
+        assert await permission_of(nameserver, "%RETRY%strangers") == 6
+
+    run(tmp_path, scenario)
+
+
 def test_a_deleted_topic_starts_again_at_offset_zero(tmp_path: Path) -> None:
     async def scenario(broker: RawClient, _: RawClient) -> None:
         await broker.send("orders", b"old")
@@ -160,6 +189,9 @@ def test_a_group_is_not_created_where_that_is_turned_off(tmp_path: Path) -> None
         await broker.send("orders", b"x")
         await change(broker, "autoCreateSubscriptionGroup=false")
         assert (await broker.call(pull())).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert (await broker.send_back(0, "readers")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        with pytest.raises(Refused, match="subscription group"):
+            await broker.send("%RETRY%readers", b"x")
 
     run(tmp_path, scenario)
 

@@ -140,7 +140,6 @@ def test_an_unknown_code_is_answered() -> None:
         ({"b": "x" * 128}, ResponseCode.INVALID_PARAMETER),
         ({"b": ""}, ResponseCode.INVALID_PARAMETER),
         ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION),
-        ({"b": "%RETRY%nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"b": "fresh", "c": "no-template"}, ResponseCode.TOPIC_NOT_EXIST),
         ({"body": b""}, ResponseCode.MESSAGE_ILLEGAL),
         ({"body": bytes(4 * 1024 * 1024 + 1)}, ResponseCode.MESSAGE_ILLEGAL),

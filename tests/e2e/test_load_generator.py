@@ -284,3 +284,11 @@ def test_a_closed_connection_ends_the_run(broker: StubBroker) -> None:
 def test_load_goes_to_loopback_only() -> None:
     with pytest.raises(GeneratorFailed, match="must be on loopback"):
         generator.run(Load(), "192.0.2.1:10911", TOPIC, seconds=1)
+
+
+def test_the_floor_answers_every_request_in_order() -> None:
+    outcome = generator.echo(4, 3, message_bytes=70_000, seconds=0.2)
+    assert outcome["requests"] > 0
+    assert 0 < outcome["latency_us"]["p50"] <= outcome["latency_us"]["max"]
+    # With twelve under way, none waits longer than the time that twelve take one after the other, many times over.
+    assert outcome["rate"] * outcome["latency_us"]["mean"] / 1e6 < 13

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -10,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from kappamq.admin.admin import Admin
+from kappamq.admin.values import ProducerConnection
 from kappamq.errors import GroupNotFound, NotFound, TopicNotFound, UsageError
 from tests.interop.harness import JavaClient, Outgoing, Subscription
 from tests.interop.rocketmq import Cluster
@@ -137,10 +139,17 @@ def test_brokers(cluster: Cluster) -> None:
     administer(cluster, action)
 
 
+def _producers(cluster: Cluster) -> list[ProducerConnection]:
+    return administer(cluster, lambda admin: admin.brokers.producers(cluster.broker_address))
+
+
 def test_producers(cluster: Cluster, java_client_550: JavaClient) -> None:
     topic = fresh("topic")
     administer(cluster, lambda admin: admin.topics.create(topic, queues=1))
     with java_client_550.producer(cluster.nameserver) as producer:
         producer.send(Outgoing(topic=topic))
-        producers = administer(cluster, lambda admin: admin.brokers.producers(cluster.broker_address))
-        assert any(each.language == "JAVA" for each in producers)
+        deadline = time.monotonic() + 20
+        # The broker knows a producer by its heartbeat, which may come a little after its first message.
+        while not any(each.language == "JAVA" for each in _producers(cluster)):
+            assert time.monotonic() < deadline, "the Java producer is not known"
+            time.sleep(0.2)

@@ -105,7 +105,16 @@ async def await_all(client: RawClient) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    ("first", "second"), [(ours, theirs), (theirs, ours)], ids=["ours-then-rocketmq", "rocketmq-then-ours"]
+    ("first", "second"),
+    [
+        pytest.param(
+            ours,
+            theirs,
+            id="ours-then-rocketmq",
+            marks=pytest.mark.xfail(reason="RocketMQ often does not ask for the open transaction within a minute"),
+        ),
+        pytest.param(theirs, ours, id="rocketmq-then-ours"),
+    ],
 )
 def test_waiting_messages_travel(tmp_path: Path, first: Serve, second: Serve) -> None:
     data = tmp_path / "stores" / "broker-a"
