@@ -110,8 +110,12 @@ class Assembly:
 
     def _build_tables(self, identity: Callable[[], RegisterBrokerRequest]) -> None:
         settings, clock = self.settings, self.clock
-        self.topics_file = ConfigFile(self.config / "topics.json", lambda: self.topics.as_file())
-        self.groups_file = ConfigFile(self.config / "subscriptionGroup.json", lambda: self.groups.as_file())
+        self.topics_file = ConfigFile(
+            self.config / "topics.json", lambda: self.topics.as_file(), table="topicConfigTable"
+        )
+        self.groups_file = ConfigFile(
+            self.config / "subscriptionGroup.json", lambda: self.groups.as_file(), table="subscriptionGroupTable"
+        )
         self.offsets_file = ConfigFile(self.config / "consumerOffset.json", lambda: self.offsets.as_file())
         self.topics = Topics(
             BuiltInTopics(
@@ -154,6 +158,10 @@ class Assembly:
 
     async def _wait_told(self) -> None:
         await self.registration.wait_told(timeout_seconds=TOLD_WAIT_SECONDS)
+
+    async def _topics_settled(self) -> None:
+        await self.topics_file.saved()
+        await self._wait_told()
 
     # ── Delivery of messages that wait ──────────────────────────────────────────────────────────────────────────────
 
@@ -359,7 +367,7 @@ class Assembly:
                 members=self.members,
                 statistics=self.statistics,
                 store=self.store,
-                wait_told=self._wait_told,
+                settled=self._topics_settled,
                 checkpointing=self._checkpointing,
             ).table(),
             GroupAdminHandlers(
@@ -368,6 +376,7 @@ class Assembly:
                 offsets=self.offsets,
                 members=self.members,
                 statistics=self.statistics,
+                saved=self.groups_file.saved,
             ).table(),
             ProgressHandlers(
                 broker=name,

@@ -25,6 +25,8 @@ _SCALAR = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null|[A-Za-z_
 _NUMBER = re.compile(r"-?\d+")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _REFERENCE = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+_TABLE_LINE = "\n\t"
+_ENTRY_LINE = "\n\t\t"
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "v": "\v"}
 
 
@@ -52,6 +54,35 @@ def dumps(value: Any, *, pretty: bool = False, standard: bool = False) -> str:
     if standard and not text.isascii():
         text = "".join(_ascii(character) for character in text)
     return text
+
+
+class Written(str):
+    """Text that is in this dialect already: `dumps` takes it as it is."""
+
+    __slots__ = ()
+
+
+class TableText:
+    """Pretty text of a table in a document that is saved again and again: entries keep theirs until they are replaced.
+
+    Entries must not change themselves. The table is a member of the document.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[object, str]] = {}
+
+    def of(self, table: Mapping[str, Any]) -> Written:
+        known = self._texts
+        texts: dict[str, tuple[object, str]] = {}
+        for key, entry in table.items():
+            kept = known.get(key)
+            if kept is None or kept[0] is not entry:
+                pieces = [_ENTRY_LINE, encode_basestring(key), ":"]
+                _write(entry, pieces, _ENTRY_LINE, standard=False)
+                kept = (entry, "".join(pieces))
+            texts[key] = kept
+        self._texts = texts
+        return Written("{" + ",".join([text for _, text in texts.values()]) + (_TABLE_LINE if texts else "") + "}")
 
 
 def queue_of(value: Any) -> Queue:
@@ -222,7 +253,14 @@ def _at_path(root: Any, path: str) -> Any:
 
 
 def _write(value: Any, pieces: list[str], line: str, standard: bool) -> None:
-    if isinstance(value, Mapping):
+    kind = type(value)  # The usual ones first: tables have tens of thousands of values.
+    if kind is str:
+        pieces.append(encode_basestring(value))
+    elif kind is int:
+        pieces.append(str(value))
+    elif kind is Written:
+        pieces.append(value)
+    elif kind is dict or isinstance(value, Mapping):
         _write_object(value, pieces, line, standard)
     elif isinstance(value, str):
         pieces.append(encode_basestring(value))

@@ -12,13 +12,24 @@ from kappamq.wire.codes import RequestCode, ResponseCode
 from tests.unit.broker.admin_desk import Desk, ask, value_of
 
 
-def table(desk: Desk) -> Mapping[int, Handler]:
+class Saved:
+    """Counts how often a handler waited for the disk."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self) -> None:
+        self.count += 1
+
+
+def table(desk: Desk, saved: Saved | None = None) -> Mapping[int, Handler]:
     return GroupAdminHandlers(
         topics=desk.topics,
         groups=desk.groups,
         offsets=desk.offsets,
         members=desk.members,
         statistics=desk.statistics,
+        saved=saved or Saved(),
     ).table()
 
 
@@ -132,3 +143,15 @@ def test_the_mode_of_a_group_is_pull(desk: Desk, topic: str, mode: str, code: in
     wanted = {"topic": topic, "consumerGroup": "g", "mode": mode, "popShareQueueNum": 0}
     reply = ask(table(desk), RequestCode.SET_MESSAGE_REQUEST_MODE, body=fastjson.dumps(wanted).encode())
     assert reply.code == code
+
+
+def test_changes_of_groups_are_answered_when_they_are_on_disk(desk: Desk) -> None:
+    saved = Saved()
+    handlers = table(desk, saved)
+    ask(handlers, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=b'{"groupName":"g1"}')
+    ask(
+        handlers, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=b'{"groupConfigList":[{"groupName":"g2"}]}'
+    )
+    ask(handlers, RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1"})
+    assert (saved.count, desk.groups.find("g1")) == (3, None)
+    assert desk.groups.find("g2") is not None

@@ -30,7 +30,7 @@ def table(desk: Desk, told: Told | None = None) -> Mapping[int, Handler]:
         members=desk.members,
         statistics=desk.statistics,
         store=desk.store,
-        wait_told=told or Told(),
+        settled=told or Told(),
         checkpointing=asyncio.Lock(),
     ).table()
 

@@ -1,6 +1,6 @@
 """Administration of consumer groups: create, change, delete; their progress as a whole."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -26,13 +26,22 @@ class GroupAdminHandlers:
     """Requests 43, 200, 201, 207, 225, 314, 352 and 401."""
 
     def __init__(
-        self, *, topics: Topics, groups: Groups, offsets: CommittedOffsets, members: Members, statistics: Statistics
+        self,
+        *,
+        topics: Topics,
+        groups: Groups,
+        offsets: CommittedOffsets,
+        members: Members,
+        statistics: Statistics,
+        saved: Callable[[], Awaitable[object]],
     ) -> None:
+        """`saved` returns when the groups are on disk."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._members = members
         self._statistics = statistics
+        self._saved = saved
 
     def table(self) -> Mapping[int, Handler]:
         return {
@@ -46,13 +55,15 @@ class GroupAdminHandlers:
             RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
         }
 
-    def put(self, _: Connection, request: Command) -> Command:
+    async def put(self, _: Connection, request: Command) -> Command:
         self._put(decode_group_config(decode_object(request.body)))
+        await self._saved()
         return request.reply()
 
-    def put_list(self, _: Connection, request: Command) -> Command:
+    async def put_list(self, _: Connection, request: Command) -> Command:
         for group in decode_group_list_to_create(request.body):
             self._put(group)
+        await self._saved()
         return request.reply()
 
     def _put(self, wanted: GroupConfig) -> None:
@@ -62,13 +73,14 @@ class GroupAdminHandlers:
         attributes = alter_attributes(known.attributes if known is not None else None, changes, known=GROUP_ATTRIBUTES)
         self._groups.put(msgspec.structs.replace(wanted, attributes=attributes))
 
-    def delete(self, _: Connection, request: Command) -> Command:
+    async def delete(self, _: Connection, request: Command) -> Command:
         """Forget a group and its figures; its progress too where that is asked for. Unknown groups are no error."""
         wanted = decode_fields(request.fields, DeleteGroupRequest)
         self._groups.remove(wanted.group_name)
         self._statistics.forget(wanted.group_name)
         if wanted.clean_offset or wanted.remove_offset:
             self._offsets.forget_group(wanted.group_name)
+        await self._saved()
         return request.reply()
 
     def list(self, _: Connection, request: Command) -> Command:

@@ -56,17 +56,17 @@ class TopicAdminHandlers:
         members: Members,
         statistics: Statistics,
         store: Store,
-        wait_told: Callable[[], Awaitable[object]],
+        settled: Callable[[], Awaitable[object]],
         checkpointing: asyncio.Lock,
     ) -> None:
-        """`wait_told` returns when the name servers know the topics, or cannot be reached for a while."""
+        """`settled` returns when topics are on disk, and name servers know them or cannot be reached for a while."""
         self._broker = broker
         self._topics = topics
         self._offsets = offsets
         self._members = members
         self._statistics = statistics
         self._store = store
-        self._wait_told = wait_told
+        self._settled = settled
         self._checkpointing = checkpointing
 
     def table(self) -> Mapping[int, Handler]:
@@ -99,13 +99,13 @@ class TopicAdminHandlers:
                 attributes=parse_attributes(wanted.attributes),
             )
         )
-        await self._wait_told()
+        await self._settled()
         return request.reply()
 
     async def put_list(self, _: Connection, request: Command) -> Command:
         for topic in decode_topic_list_to_create(request.body):
             self._put(topic)
-        await self._wait_told()
+        await self._settled()
         return request.reply()
 
     def _put(self, wanted: TopicConfig) -> None:
@@ -125,7 +125,7 @@ class TopicAdminHandlers:
         check_topic(name)  # It becomes a path: unknown topics are deleted, too.
         self._topics.remove(name)
         await self._forget(name)
-        await self._wait_told()
+        await self._settled()
         return request.reply()
 
     async def clean_unused(self, _: Connection, request: Command) -> Command:
