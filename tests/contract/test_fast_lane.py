@@ -466,8 +466,10 @@ def run(play: Callable[[Desk], Awaitable[None]], root: Path, **limits: int) -> N
     asyncio.run(main())
 
 
-def batch_frame(number: int, count: int) -> bytes:
-    request = SendRequest(producer_group="pg", topic="Orders", queue_id=0, born_at_ms=5, batch=True)
+def batch_frame(number: int, count: int, properties: str = "") -> bytes:
+    request = SendRequest(
+        producer_group="pg", topic="Orders", queue_id=0, born_at_ms=5, batch=True, properties=properties
+    )
     items = [BatchItem(b"item", b"TAGS\x01a\x02") for _ in range(count)]
     command = Command(320, number, encode_fields(request), encode_batch(items))
     return encode_frame(command)
@@ -481,6 +483,17 @@ def test_a_batch_is_one_send_of_many_messages(tmp_path: Path) -> None:
         assert len(answers(desk)[1].fields["msgId"].split(",")) == 3
         assert "transactionId" not in answers(desk)[1].fields
         assert desk.statistics._items["TOPIC_PUT_NUMS", "Orders"].times == 3
+
+    run(play, tmp_path)
+
+
+def test_a_batch_gets_its_own_id_back(tmp_path: Path) -> None:
+    """The one of the request, as RocketMQ does; the messages have theirs, and the log does not know it."""
+
+    async def play(desk: Desk) -> None:
+        await desk.receive(batch_frame(1, 2, "UNIQ_KEY\x01A1B2\x02WAIT\x01true\x02") + batch_frame(2, 2))
+        assert desk.bulk == 1
+        assert [reply.fields.get("transactionId") for reply in answers(desk)] == ["A1B2", None]
 
     run(play, tmp_path)
 

@@ -263,7 +263,7 @@ class FastLane:
 
 
 def _pieces(rules: SendRules, code: ResponseCode) -> tuple[ReplyPieces, ReplyPieces]:
-    """Replies to a single message and to a batch, which has no unique id."""
+    """Replies with a unique id, and to a batch that has none."""
 
     def reply(request: Command, values: Sequence[str]) -> Command:
         unique_id = values[3] if len(values) > 3 else None

@@ -10,9 +10,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-INTERFACE = 11
+INTERFACE = 12
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -340,6 +340,7 @@ cdef enum:
     ONE_WAY = 2
     MORE = 4
     BATCH = 8
+    BATCH_ID_SHIFT = 16
     BATCH_ITEMS_MAX = 4096
     BATCH_TOPIC_BYTES_MAX = 127
     ITEM_BYTES = 20
@@ -1128,7 +1129,7 @@ cdef object _scan_buffer(
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
     cdef Py_ssize_t at = taken.at
-    cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes, added
+    cdef Py_ssize_t length, header_bytes, body_at, end, text_bytes, id_bytes, added
     cdef uint32_t mark
     cdef Header header
     cdef Cursor cursor
@@ -1172,7 +1173,15 @@ cdef object _scan_buffer(
         if text_bytes < 0 or not _is_utf8(out, text_bytes) or _is_unusual(out, text_bytes):
             break
         if row.marks & BATCH:
-            # What the request itself says about properties is not stored.
+            # Of what the request itself says about properties, the unique id is wanted for the reply; nothing is stored.
+            if not _read_facts(out, text_bytes, &row) or row.id_bytes > scan.text_bytes_max:
+                break
+            id_bytes = row.id_bytes
+            if id_bytes > 0xFFFF or scan.texts_before + scan.texts.size + id_bytes > 0x7FFFFFFF:
+                break
+            memmove(out, out + row.id_at, id_bytes)
+            row.marks |= <uint32_t>id_bytes << BATCH_ID_SHIFT
+            scan.texts.size += id_bytes
             added = _add_batch(
                 data,
                 body_at,
@@ -1185,6 +1194,7 @@ cdef object _scan_buffer(
                 scan.text_bytes_max,
                 scan.batch_bytes_max,
             )
+            scan.texts.size -= id_bytes
             if added < 0:
                 break
             text_bytes = row.text_at + row.text_bytes - scan.texts_before - scan.texts.size
@@ -1975,6 +1985,10 @@ def encode_send_replies(
                     raise MemoryError
                 if ids.size == 0:
                     batch_offset = place.queue_offset
+                    values[3].size = row.marks >> BATCH_ID_SHIFT
+                    if row.text_at < <uint64_t>values[3].size or row.text_at > <uint64_t>text_bytes:
+                        raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
+                    values[3].at = text_data + row.text_at - values[3].size
                 else:
                     ids.data[ids.size] = 0x2C
                     ids.size += 1
@@ -1984,8 +1998,12 @@ def encode_send_replies(
                 values[0].at = ids.data
                 values[0].size = ids.size
                 values[2].size = _digits(batch_offset, offset_text)
-                around = &pieces[18 if row.marks & BINARY else 13]
-                parts = 3
+                if values[3].size:
+                    around = &pieces[6 if row.marks & BINARY else 0]
+                    parts = 4
+                else:
+                    around = &pieces[18 if row.marks & BINARY else 13]
+                    parts = 3
             else:
                 values[0].at = offset_id
                 values[0].size = 2 * host_bytes + 16
@@ -1998,7 +2016,7 @@ def encode_send_replies(
             if row.marks & ONE_WAY:
                 continue
             # All pieces, three numbers and some lengths are more than any one reply takes beside its ids.
-            if not _reserve(&out, pieces_bytes + values[0].size + row.id_bytes + 192):
+            if not _reserve(&out, pieces_bytes + values[0].size + values[3].size + 192):
                 raise MemoryError
             values[1].size = _digits(numbers[row.target], queue_text)
             start = out.size

@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple
 from zlib import crc32
 
-INTERFACE = 11
+INTERFACE = 12
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -48,6 +48,8 @@ ONE_WAY_MARK = 2
 MORE_MARK = 4
 """The next row belongs to the same batch: both stay in one segment and share a reply."""
 BATCH_MARK = 8
+BATCH_ID_SHIFT = 16
+"""Marks above it: length of the unique id of the batch itself, which lies in the texts before that of its first row."""
 TARGETS_MAX = 256
 """Most queues that the rows of one run go to."""
 
@@ -354,7 +356,8 @@ def scan_sends(
 
     Plain is: a message with an exact header, to an existing queue of one of `topics` (name → queues), whose properties
     name a unique id once and call for nothing but storing; the stored text is theirs and the `stamp`. A batch of such
-    messages is plain, too: each is a row, its text is stored as it is, and all take `batch_bytes_max` at most.
+    messages is plain, too: each is a row, its text is stored as it is, and all take `batch_bytes_max` at most. Of the
+    properties of the batch itself only the unique id counts, for the reply.
     `rows`, `texts` and `targets` (queue → number) are the run and grow; rows name their `source` and target. Returns
     the position behind the last frame taken, their number, how many of them want an answer, and the topic of the next
     frame if that alone kept it from being taken: `topics` does not say.
@@ -376,11 +379,16 @@ def scan_sends(
         send = _send_of(read, marks=BINARY_MARK if mark >> 24 else 0) if read is not None else None
         if send is None:
             break
+        batch_id = b""
         if send.marks & BATCH_MARK:
+            facts = _facts_of(send.text)
+            if facts is None or facts[1] > min(text_bytes_max, 0xFFFF):
+                break
+            batch_id = send.text[facts[0] : facts[0] + facts[1]]
             messages = _messages_of(buffer, body_at, end, send, batch_bytes_max=batch_bytes_max)
         else:
             messages = _message_of(body_at, end, send, stamp)
-        text_bytes = sum([len(message.text) for message in messages])
+        text_bytes = len(batch_id) + sum([len(message.text) for message in messages])
         if (
             not messages
             or max([len(message.text) for message in messages]) > text_bytes_max
@@ -396,6 +404,7 @@ def scan_sends(
             if not 0 <= send.queue_id < queues or len(targets) >= TARGETS_MAX:
                 break
             targets[queue] = len(targets)
+        texts += batch_id
         for left, message in zip(range(len(messages) - 1, -1, -1), messages):
             id_at, id_bytes, keys_at, keys_bytes, code = message.facts
             start = len(texts)
@@ -404,7 +413,7 @@ def scan_sends(
                 targets[queue],
                 source,
                 send.request_id,
-                send.marks | (MORE_MARK if left else 0),
+                send.marks | len(batch_id) << BATCH_ID_SHIFT | (MORE_MARK if left else 0),
                 message.body_at,
                 message.body_bytes,
                 start,
@@ -923,25 +932,33 @@ def encode_send_replies(
 
     `json` is what stands around offset id, queue number, queue offset, unique id and request id; `binary` what stands
     around request id, length of the fields, offset id, queue number, queue offset and unique id (these four with a
-    length in front). Those of a batch have no unique id, and the offset ids of all its messages. `host` begins each
-    offset id. The rows must be in the order of their sources.
+    length in front). Those of a batch have the offset ids of all its messages, and the unique id of the batch;
+    `batch_json` and `batch_binary` are for one without. `host` begins each offset id. The rows must be in the order of
+    their sources.
     """
     frames: list[list[bytes]] = [[] for _ in range(sources)]
     batch: list[bytes] = []
     batch_offset = 0
+    batch_id = b""
     last = 0
     for (log_offset, queue_offset, _size), row in zip(PLACE_ROW.iter_unpack(places), SEND_ROW.iter_unpack(rows)):
-        target, source, request_id, marks, id_at, id_bytes = *row[:4], row[8], row[9]
+        target, source, request_id, marks, text_at, id_at, id_bytes = *row[:4], row[6], row[8], row[9]
         if target >= len(queue_ids) or id_at + id_bytes > len(texts) or not last <= source < sources:
             raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
         last = source
         offset_id = (host + log_offset.to_bytes(8, "big", signed=True)).hex().upper().encode()
         if marks & BATCH_MARK:
-            batch_offset = batch_offset if batch else queue_offset
+            if not batch:
+                batch_offset = queue_offset
+                batch_id_bytes = marks >> BATCH_ID_SHIFT
+                if not batch_id_bytes <= text_at <= len(texts):
+                    raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
+                batch_id = bytes(texts[text_at - batch_id_bytes : text_at])
             batch.append(offset_id)
             if marks & MORE_MARK:
                 continue
             values = [b",".join(batch), str(queue_ids[target]).encode(), str(batch_offset).encode()]
+            values += [batch_id] if batch_id else []
         else:
             unique_id = bytes(texts[id_at : id_at + id_bytes])
             values = [offset_id, str(queue_ids[target]).encode(), str(queue_offset).encode(), unique_id]
@@ -949,12 +966,12 @@ def encode_send_replies(
         if marks & ONE_WAY_MARK:
             continue
         if marks & BINARY_MARK:
-            pieces = batch_binary if marks & BATCH_MARK else binary
+            pieces = binary if len(values) == 4 else batch_binary
             pairs = zip(values, pieces[3:])
             fields = pieces[2] + b"".join([_I32.pack(len(value)) + value + after for value, after in pairs])
             header = pieces[0] + _I32.pack(request_id) + pieces[1] + _I32.pack(len(fields)) + fields
         else:
-            pieces = batch_json if marks & BATCH_MARK else json
+            pieces = json if len(values) == 4 else batch_json
             values.append(str(request_id).encode())
             header = pieces[0] + b"".join([value + after for value, after in zip(values, pieces[1:])])
         kind = 1 if marks & BINARY_MARK else 0

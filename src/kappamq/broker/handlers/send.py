@@ -181,9 +181,12 @@ class SendHandlers:
             if send.batch
             else [self._single(connection, request, send, queue_id)]
         )
-        unique_id = handle = None
+        handle = None
         is_half_message = False
-        if not send.batch:
+        if send.batch:
+            # RocketMQ: a batch has a unique id of its own, which is not stored; without one there is none to tell.
+            unique_id = property_of(send.properties, Name.UNIQUE_ID)
+        else:
             text = records[0].properties.decode()
             unique_id = property_of(text, Name.UNIQUE_ID)
             is_half_message = records[0].topic == HALF_TOPIC
