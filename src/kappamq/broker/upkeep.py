@@ -28,8 +28,9 @@ HELD_SECONDS_MAX: Final = 5.0
 CHECKPOINT_SHARE: Final = 10
 """A checkpoint takes one in so many seconds at most: with very many queues it syncs as many files."""
 CHECKPOINT_REST_SECONDS_MAX: Final = 30
-HELD_QUEUES_AT_ONCE: Final = 100
+HELD_QUEUES_AT_ONCE: Final = 20
 """Queues whose entries are written between two looks at the network."""
+SLOW_SLICE_SECONDS: Final = 0.002
 
 
 async def tick_forever(
@@ -63,8 +64,17 @@ async def write_entries_forever(store: Store) -> None:
         waited += ENTRIES_SECONDS
         if waited >= held_seconds(store.holding):
             waited = 0.0
-            while store.write_held_entries(queues_max=HELD_QUEUES_AT_ONCE):  # noqa: ASYNC110 - it only lets others run
-                await asyncio.sleep(0)
+            await _write_held(store)
+
+
+async def _write_held(store: Store) -> None:
+    """Write all that is held, in slices; after one that made new files, which is slow, others get as much time."""
+    while True:
+        begun = time.monotonic()
+        if not store.write_held_entries(queues_max=HELD_QUEUES_AT_ONCE):
+            return
+        took = time.monotonic() - begun
+        await asyncio.sleep(took if took > SLOW_SLICE_SECONDS else 0)
 
 
 def held_seconds(queues: int) -> float:
