@@ -26,7 +26,7 @@ class GoReport:
 
 def build_go_client() -> Path:
     """Return the built program; raise Unreachable if Go or its module proxy is out of reach."""
-    sources = ("go.mod", "go.sum", "main.go")
+    sources = ("go.mod", "go.sum", "main.go", "kinds.go")
     digest = hashlib.sha256(b"".join((GO_SOURCE / name).read_bytes() for name in sources)).hexdigest()[:12]
 
     def fill(directory: Path) -> None:
@@ -57,3 +57,15 @@ def run_go_client(program: Path, nameserver: str, topic: str, group: str, *, cou
     )
     report = json.loads(printed.splitlines()[-1])
     return GoReport(sent=report["sent"], received=report["received"])
+
+
+def run_go_kinds(program: Path, nameserver: str, suffix: str) -> Mapping[str, Mapping[str, Any]]:
+    """Let the Go client send and consume messages of every kind; by kind, what `kinds.go` says of it."""
+    printed = run_tool(
+        [str(program), "kinds", nameserver, suffix],
+        seconds_max=RUN_SECONDS_MAX,
+        advice="the Go client on this cluster",
+        failure=ChildFailed,
+    )
+    reports: Mapping[str, Mapping[str, Any]] = json.loads(printed.splitlines()[-1])
+    return reports

@@ -456,8 +456,10 @@ def test_one_message_is_found_in_every_way(site: Site, traffic: Traffic) -> None
         rf"MessageTrack \[consumerGroup={traffic.group}, trackType=CONSUMED",
     ):
         assert re.search(pattern, by_id), pattern
-    (by_key,) = site.rows("queryMsgByKey", "-t", traffic.topic, "-k", "key-3")
-    assert by_key[:3] == [sent.unique_id, str(sent.queue.queue_id), str(sent.queue_offset)]
+    # A producer that waits too long for an answer on a crowded machine sends its message again, under the same id.
+    by_key = [row[:3] for row in site.rows("queryMsgByKey", "-t", traffic.topic, "-k", "key-3") if len(row) > 2]
+    assert [sent.unique_id, str(sent.queue.queue_id), str(sent.queue_offset)] in by_key
+    assert {row[0] for row in by_key} == {sent.unique_id}
     by_unique_id = site.run("queryMsgByUniqueKey", "-t", traffic.topic, "-i", sent.unique_id)
     assert re.search(r"Keys: +\[key-3\]", by_unique_id)
     by_offset = site.run(

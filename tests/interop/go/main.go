@@ -3,6 +3,10 @@
 //	goclient <name server> <topic> <group> <count>
 //
 // prints one JSON object: what the answers to the sends said, and what the consumer got.
+//
+//	goclient kinds <name server> <suffix>
+//
+// runs the message kinds of kinds.go and prints one JSON object with what each consumer got.
 package main
 
 import (
@@ -48,6 +52,14 @@ type report struct {
 }
 
 func main() {
+	if os.Args[1] == "kinds" {
+		rlog.SetLogLevel("error")
+		if err := json.NewEncoder(os.Stdout).Encode(runKinds(os.Args[2], os.Args[3])); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
