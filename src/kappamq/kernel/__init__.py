@@ -29,6 +29,7 @@ from kappamq.kernel.reference import (
     scan_sends,
     scan_turn,
     split_frames,
+    take_unique_id,
 )
 from kappamq.kernel.verify_reference import record_runs, valid_size, verify_entries
 
@@ -117,6 +118,7 @@ __all__ = [
     "scan_sends",
     "scan_turn",
     "split_frames",
+    "take_unique_id",
     "valid_size",
     "verify_entries",
 ]

@@ -23,6 +23,7 @@ from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.errors import InvalidMessage, KappaError, NotPermitted, Refused
+from kappamq.kernel import take_unique_id
 from kappamq.model.config import Permission, TopicConfig
 from kappamq.model.ids import offset_id
 from kappamq.model.message import TRANSACTION_MASK
@@ -110,9 +111,12 @@ class SendHandlers:
         clock: Clock,
         check_transactions: Callable[[], None],
         wait_told: Callable[[], Awaitable[object]],
+        unique_ids: bytearray,
     ) -> None:
         """`check_transactions` raises when no further half message can be taken; `wait_told` returns when the name
-        servers know the topics, or cannot be reached for a while."""
+        servers know the topics, or cannot be reached for a while. Messages without a unique id get the next of
+        `unique_ids` (`kernel.take_unique_id`)."""
+        self._unique_ids = unique_ids
         self._check_transactions = check_transactions
         self._wait_told = wait_told
         self._topics = topics
@@ -302,7 +306,7 @@ class SendHandlers:
         else:
             text = text + self._stamp
         if Name.UNIQUE_ID not in text:
-            text = f"{text}{Name.UNIQUE_ID}\x01{random.getrandbits(128):032X}\x02"
+            text = f"{text}{Name.UNIQUE_ID}\x01{take_unique_id(self._unique_ids)}\x02"
         return text
 
     def _batch(
