@@ -232,7 +232,6 @@ class FastLane:
         if isinstance(outcome, KappaError):
             self._refuse(turn, outcome)
             return
-        self._count(outcome)
         single, batch = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
         frames = encode_send_replies(
             run.rows,
@@ -247,6 +246,7 @@ class FastLane:
             batch_binary=batch.binary,
         )
         reply_all([(connection, mine, answers) for (connection, answers), mine in zip(turn.askers, frames) if answers])
+        self._count(outcome)  # Nobody who sends needs to wait for that.
 
     def _count(self, batch: RunBatch) -> None:
         self._statistics.stored_in([(run.queue.topic, run.count, run.record_bytes, run.sends) for run in batch.queues])
