@@ -22,8 +22,9 @@ READ_AND_STREAM = """
 import sys
 from kappamq.spark.jobs import archive
 from kappamq.spark.sessions import local_session
+from tests.spark.conftest import SETTINGS
 
-spark = local_session("no java")
+spark = local_session("no java", settings=SETTINGS)
 nameserver, topic, where = sys.argv[1:]
 print("home", spark._jvm.java.lang.System.getProperty("java.home"))
 print("rows", spark.read.format("rocketmq").options(namesrvAddr=nameserver, subscribe=topic).load().count())
