@@ -16,7 +16,7 @@ import pytest
 from kappamq import __version__
 
 COMMAND_SECONDS_MAX = 60
-STOP_SECONDS_MAX = 20
+STOP_SECONDS_MAX = 60
 
 
 def environment() -> dict[str, str]:

@@ -62,11 +62,11 @@ class Member:
     async def leave(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert await asyncio.to_thread(self.process.wait, 30) == 0
+        assert await asyncio.to_thread(self.process.wait, 60) == 0
 
     async def kill(self) -> None:
         self.process.kill()
-        await asyncio.to_thread(self.process.wait, 10)
+        await asyncio.to_thread(self.process.wait, 60)
         assert self.process.stdin is not None
         self.process.stdin.close()
 

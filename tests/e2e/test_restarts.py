@@ -17,6 +17,7 @@ from kappamq.errors import KappaError
 from kappamq.model.message import StoredMessage
 from kappamq.nameserver.app import NameServer, NameServerSettings
 from kappamq.testing.cluster import SMALL_STORE
+from tests.interop.rocketmq import free_port_triple
 
 ROUNDS = 6
 SETTLE_SECONDS = 60
@@ -36,7 +37,8 @@ class Cluster:
 
     async def start(self, name: str) -> None:
         stack = AsyncExitStack()
-        port = self._ports.get(name, 0)
+        # Not a port that the kernel hands out: while a server is away, nobody may be given its own.
+        port = self._ports.get(name) or free_port_triple()
         if name.startswith("names"):
             server = await stack.enter_async_context(NameServer(NameServerSettings(listen_port=port)))
             self._ports[name] = int(server.address.split(":")[1])

@@ -535,7 +535,7 @@ async def test_run_returns_when_stopped_and_needs_a_handler() -> None:
         async def handle(message: StoredMessage) -> None:
             consumer.stop()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await consumer.run()
 
 
@@ -599,7 +599,7 @@ async def test_heartbeats_do_not_wait_for_handlers() -> None:
         @consumer.on("orders")
         def handle(message: StoredMessage) -> None:
             started.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
         await consumer.start()
         await eventually(started.is_set)
