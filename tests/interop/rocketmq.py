@@ -1,4 +1,4 @@
-"""Real RocketMQ name servers, brokers and `mqadmin`, as child processes on free loopback ports.
+"""Real RocketMQ name servers and brokers, as child processes on free loopback ports.
 
 Knows nothing of pytest and nothing of kappamq. Each server has a home of its own (settings, logs, and the store unless
 a path is given), is ready when its constructor returns, and is gone when its `with` block ends.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from tests.interop.artifacts import Unreachable, fetch, run_tool
+from tests.interop.artifacts import Unreachable, fetch
 from tests.interop.frames import ask
 from tests.interop.processes import Child, ChildFailed
 
@@ -28,12 +28,10 @@ __all__ = [
     "Unreachable",
     "await_registered",
     "free_port_triple",
-    "mqadmin",
     "start_cluster",
 ]
 
 READY_SECONDS_MAX: Final = 150.0
-MQADMIN_SECONDS_MAX: Final = 120.0
 START_ATTEMPTS_MAX: Final = 4
 REGISTERED_SECONDS_MAX: Final = 90.0
 PROBE_PAUSE_SECONDS: Final = 0.1
@@ -262,30 +260,6 @@ def await_registered(nameserver: str, broker_address: str) -> None:
         if time.monotonic() > deadline:
             raise ChildFailed(f"broker {broker_address} is not known to name server {nameserver}: see its log_tail()")
         time.sleep(PROBE_PAUSE_SECONDS)
-
-
-def mqadmin(nameserver: str, *arguments: str) -> str:
-    """Run RocketMQ's administration tool once, in a JVM of its own, and return what it printed."""
-    libraries = fetch("server-5.5.0")
-    home = make_home()
-    try:
-        return run_tool(
-            java_command(
-                libraries,
-                "org.apache.rocketmq.tools.command.MQAdminStartup",
-                *arguments,
-                "-n",
-                nameserver,
-                home=home,
-                heap_mb=128,
-            ),
-            seconds_max=MQADMIN_SECONDS_MAX,
-            advice="mqadmin of RocketMQ 5.5.0",
-            failure=ChildFailed,
-            directory=home,
-        )
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _server_libraries(version: str) -> Path:
