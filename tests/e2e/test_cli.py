@@ -15,7 +15,7 @@ import pytest
 
 from kappamq import __version__
 
-COMMAND_SECONDS_MAX = 60
+COMMAND_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 60
 
 

@@ -147,7 +147,7 @@ async def pull(dialer: Dialer, address: str, queue_id: int, start: int, *, wait_
         suspend_ms=wait_ms,
         subscription="*",
     )
-    reply = await dialer.call_raw(address, request.command(), timeout_ms=20_000)
+    reply = await dialer.call_raw(address, request.command(), timeout_ms=30_000)
     if reply.code == ResponseCode.SUCCESS:
         return int(reply.fields["nextBeginOffset"]), reply.body
     if reply.code == ResponseCode.TOPIC_NOT_EXIST:

@@ -38,7 +38,7 @@ def broker_process(data: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             yield process, json.loads(line)["address"]
         finally:
             process.send_signal(signal.SIGKILL)
-            process.wait(30)
+            process.wait(60)
 
 
 class Ledger:

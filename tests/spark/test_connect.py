@@ -19,6 +19,7 @@ import kappamq
 from kappamq.spark.java import spark_home
 from kappamq.testing import ClusterAddresses, start_cluster
 from tests.interop.rocketmq import free_port_triple
+from tests.patience import PATIENT
 from tests.spark.conftest import SETTINGS
 from tests.spark.processes import ROOT, running, wait_until
 from tests.spark.reading import Read, Send, numbers
@@ -107,7 +108,7 @@ def test_the_declarative_example(server: Server, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "declarative", project)
     spec = project / "spark-pipeline.yml"
     spec.write_text(re.sub(r"storage: .*", f"storage: file://{tmp_path}/storage", spec.read_text()))
-    with start_cluster() as cluster, kappamq.Producer(cluster.nameserver, group="shop") as producer:
+    with start_cluster() as cluster, kappamq.Producer(cluster.nameserver, group="shop", settings=PATIENT) as producer:
         environment = {**os.environ, "KAPPAMQ_NAMESERVER": cluster.nameserver, "PYSPARK_PYTHON": sys.executable}
 
         def order(product: str, amount: float) -> None:
