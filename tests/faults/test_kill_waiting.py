@@ -73,7 +73,7 @@ async def produce(client: RawClient, ledger: Ledger, sender: int, round_: int) -
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_waiting_messages_come_once_whenever_the_broker_is_killed(tmp_path: Path) -> None:
     ledger = Ledger()
 

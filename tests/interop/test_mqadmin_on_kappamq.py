@@ -23,7 +23,7 @@ from tests.interop.rocketmq import Cluster
 from tests.interop.support import FROM_FIRST, eventually, fresh
 from tests.patience import PATIENT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 CLUSTER = "DefaultCluster"
 MESSAGES = 8

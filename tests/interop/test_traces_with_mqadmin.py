@@ -13,7 +13,7 @@ from tests.interop.artifacts import Unreachable
 from tests.interop.conftest import skip_loudly
 from tests.interop.mqadmin import MqAdmin
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_mqadmin_shows_who_sent_and_who_handled() -> None:

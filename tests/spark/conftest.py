@@ -32,7 +32,7 @@ SETTINGS = {
 
 
 HERE = Path(__file__).parent
-SECONDS_MAX = 300
+SECONDS_MAX = 600
 """For one test: the first one also starts Java, Spark and their workers."""
 
 

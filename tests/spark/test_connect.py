@@ -21,7 +21,7 @@ from kappamq.testing import ClusterAddresses, start_cluster
 from tests.interop.rocketmq import free_port_triple
 from tests.patience import PATIENT
 from tests.spark.conftest import SETTINGS
-from tests.spark.processes import ROOT, running, wait_until
+from tests.spark.processes import ROOT, WAIT_SECONDS, running, wait_until
 from tests.spark.reading import Read, Send, numbers
 from tests.unit.spark.broker_store import ENTRIES, SLOTS, write_store
 
@@ -116,7 +116,9 @@ def test_the_declarative_example(server: Server, tmp_path: Path) -> None:
 
         def run() -> None:
             command = [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", server.url]
-            done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=240)
+            done = subprocess.run(
+                command, cwd=project, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS
+            )
             assert done.returncode == 0, done.stdout + done.stderr
 
         def totals() -> dict[str, tuple[int, float]]:

