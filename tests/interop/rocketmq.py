@@ -62,6 +62,10 @@ DISK_SETTINGS: Final = {
 }
 # It refuses sends that wait longer than 200 ms for a thread: on a crowded machine that says nothing.
 PATIENCE_SETTINGS: Final = {"waitTimeMillsInSendQueue": "10000", "waitTimeMillsInPullQueue": "10000"}
+# RocketMQ: once a transaction was decided, the thread that notes decisions in batches waits for the interval since the
+# last one, and when that has passed not at all: it takes a whole processor. With a long interval, and batches that are
+# full with one decision, it sleeps until there is one.
+DECISION_SETTINGS: Final = {"transactionOpBatchInterval": "86400000", "transactionOpMsgMaxSize": "1"}
 # 4.9 reads its logging settings from conf/ and refuses to start without them; 5.x looks for a resource of this name
 # before the chatty one in its own jars, and for it in a logback whose package it has renamed.
 LOGBACK_FILES: Final = {
@@ -179,6 +183,7 @@ class Broker:
             "traceTopicEnable": "true",
             **DISK_SETTINGS,
             **PATIENCE_SETTINGS,
+            **DECISION_SETTINGS,
             **(settings or {}),
         }
         if commit_log_segment_bytes is not None:

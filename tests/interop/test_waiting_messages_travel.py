@@ -31,7 +31,6 @@ THEIR_SETTINGS = {
     "transactionCheckInterval": "1000",
     # It counts rounds in which a message is still immune: with its 15 it gives up, unasked, what is immune for longer.
     "transactionCheckMax": "100",
-    "transactionOpBatchInterval": "100",
     "recallMessageEnable": "true",
 }
 Serve = Callable[[Path], AbstractContextManager[str]]
