@@ -275,6 +275,7 @@ class Assembly:
             locks=self.locks,
             locks_file=self.locks_file,
             sql_filter=self.settings.sql_filter,
+            wait_told=self._wait_told,
         )
         self.runtime.listen(lambda before, after: self._settings_changed(before, after, port))
         return [
@@ -331,6 +332,7 @@ class Assembly:
             statistics=self.statistics,
             rules=self._send_back_rules,
             clock=self.clock,
+            wait_told=self._wait_told,
         )
 
     def _kind_handlers(self, store_host: bytes) -> list[Mapping[int, Handler]]:

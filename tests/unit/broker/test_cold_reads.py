@@ -34,7 +34,7 @@ class Shelf:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         self.warmed.append((queue_id, start))
-        assert self.gate.wait(10)
+        assert self.gate.wait(30)
         self.under_way -= 1
         if topic == "broken":
             raise OSError("the disk has a fault")
@@ -53,7 +53,7 @@ def in_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], Non
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -204,7 +204,7 @@ async def test_beside_others_who_send_pulls_take_turns() -> None:
         taken += 1
     assert 0 < taken <= PULLS_MAX
     shelf.written += 100
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         gone = tasks.create_task(cold.turn())
         waiting = [tasks.create_task(cold.turn()) for _ in range(2 * PULLS_MAX)]
         await asyncio.sleep(0)
