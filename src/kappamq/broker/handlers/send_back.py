@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kappamq.broker.appender import Appender
-from kappamq.broker.dead_letters import DEAD_LETTER_QUEUES, RETRY_MAX_VERSION, Failure, is_dead, retry_record
+from kappamq.broker.dead_letters import (
+    DEAD_LETTER_QUEUES,
+    RETRY_MAX_VERSION,
+    Failure,
+    is_dead,
+    retry_record,
+    unknown_cause,
+)
 from kappamq.broker.groups import Groups
 from kappamq.broker.placing import PlacingRules, place
 from kappamq.broker.router import Handler
@@ -63,7 +70,7 @@ class SendBackHandlers:
     def table(self) -> Mapping[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    async def send_back(self, _: Connection, request: Command) -> Command:
+    async def send_back(self, connection: Connection, request: Command) -> Command:
         """Store the message again for its group, later, or among the dead letters; durable on reply."""
         back = decode_fields(request.fields, SendBackRequest)
         group = self._groups.get_or_create(back.group)
@@ -76,7 +83,7 @@ class SendBackHandlers:
             group=back.group,
             delay_level=back.delay_level,
             retry_count_max=_retry_count_max(back, request.version, group),
-            cause=back.cause,
+            cause=back.cause or unknown_cause(connection.peer, message.retry_count),
         )
         self._check_target(failure, group, is_dead=is_dead(message.retry_count, failure))
         queue_id = random.randrange(group.retry_queue_nums)
