@@ -148,6 +148,11 @@ def test_an_unknown_code_is_answered() -> None:
         ({"body": bytes(4 * 1024 * 1024 + 1)}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "p\x01" + "v" * 32767 + "\x02"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"i": "DELAY\x01soon\x02"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({"i": "TRAN_MSG\x01true\x02PGROUP\x01g\x02DELAY\x01soon\x02", "f": 4}, ResponseCode.MESSAGE_ILLEGAL),
+        (
+            {"i": "TRAN_MSG\x01true\x02PGROUP\x01g\x02TIMER_DELAY_SEC\x0199999999999\x02", "f": 4},
+            ResponseCode.MESSAGE_ILLEGAL,
+        ),
         ({"m": "true", "body": b"\x00\x00\x00\x1f" + bytes(9)}, ResponseCode.MESSAGE_ILLEGAL),
         ({"m": "true", "body": bytes.fromhex("000000ff") + bytes(12) + b"\0\0\0\1A\0\0"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"m": "true", "body": b""}, ResponseCode.MESSAGE_ILLEGAL),

@@ -17,7 +17,7 @@ from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.aio.producer import Producer
 from kappamq.client.aio.push_consumer import PushConsumer
 from kappamq.client.core.handling import RetryLater
-from kappamq.errors import TopicNotFound
+from kappamq.errors import TopicNotFound, UsageError
 from kappamq.model.message import Message, StoredMessage
 from kappamq.testing import RunningCluster, start_cluster
 from tests.patience import PATIENT
@@ -161,6 +161,8 @@ def test_nothing_is_sent_when_a_target_does_not_exist(cluster: RunningCluster) -
         async with Admin(cluster.nameserver) as admin:
             with pytest.raises(TopicNotFound):
                 await admin.dead_letters.redrive("goners", to="no-such-topic")
+            with pytest.raises(UsageError, match="where the dead letters are"):
+                await admin.dead_letters.redrive("goners", to="%DLQ%goners")
             await admin.topics.delete("gone")
             with pytest.raises(TopicNotFound, match="gone"):
                 await admin.dead_letters.redrive("goners")

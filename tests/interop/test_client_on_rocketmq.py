@@ -14,7 +14,7 @@ import pytest
 import kappamq
 from kappamq import ConsumerSettings, LitePullConsumer, Message, ProducerSettings, PushConsumer, ReceivedMessage
 from kappamq.client.blocking import Producer
-from kappamq.errors import CallTimeout, InvalidMessage, NotFound, TopicNotFound
+from kappamq.errors import CallTimeout, InvalidMessage, NotFound, Refused, TopicNotFound, UsageError
 from kappamq.model.properties import Name
 from kappamq.model.record import decode_records
 from kappamq.wire.headers import ResetOffsetRequest
@@ -355,6 +355,25 @@ def test_delayed_messages_wait(cluster: Cluster, producer: Producer) -> None:
             assert receipt.recall_handle
             collector.wait_for(3)
             assert time.monotonic() - started > 1
+
+
+def test_a_timed_message_can_be_taken_back(cluster: Cluster, producer: Producer) -> None:
+    if not cluster.version.startswith("5"):
+        pytest.skip("RocketMQ 4 delivers at no instant")
+    topic = fresh("topic")
+    collector = Collector()
+    plain = producer.send(Message(topic, b"plain"))
+    regretted = producer.send(Message(topic, b"regretted"), delay=8)
+    kept = producer.send(Message(topic, b"kept"), delay=10)
+    assert producer.recall(regretted) == regretted.message_id
+    with PushConsumer(cluster.nameserver, group=fresh("group"), start_from="first") as consumer:
+        consumer.add_handler(topic, collector)
+        consumer.start()
+        assert [message.body for message in collector.wait_for(2)] == [b"plain", b"kept"]
+    with pytest.raises(Refused, match="recall failed"):
+        producer.recall(kept)
+    with pytest.raises(UsageError, match="only those sent with delay"):
+        producer.recall(plain)
 
 
 def test_transactions_are_seen_only_when_committed(cluster: Cluster, producer: Producer) -> None:

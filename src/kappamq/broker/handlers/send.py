@@ -13,6 +13,7 @@ from kappamq.broker.dead_letters import (
     DEAD_LETTER_QUEUES,
     RETRY_MAX_VERSION,
     dead_letter_properties,
+    unknown_cause,
 )
 from kappamq.broker.groups import Groups
 from kappamq.broker.locks import QueueLocks
@@ -174,7 +175,9 @@ class SendHandlers:
                 send,
                 topic=dead_letter_topic(send.topic.removeprefix(RETRY_PREFIX)),
                 queue_id=0,
-                properties=dead_letter_properties(send.properties),
+                properties=dead_letter_properties(
+                    send.properties, cause=unknown_cause(connection.peer, send.retry_count)
+                ),
             )
             topic = self._topics.ensure(send.topic, DEAD_LETTER_QUEUES)
         queue_id = send.queue_id
@@ -286,6 +289,8 @@ class SendHandlers:
             if self._rules.reject_transactions:
                 raise NotPermitted("this broker takes no transactional messages: send to another one")
             self._check_transactions()
+            # A delay that nobody could honour is refused while the producer listens: a commit goes one way.
+            place(record, text, rules=self._rules.placing, now_ms=self._clock.now_ms())
             return as_half(record, text)
         return place(record, text, rules=self._rules.placing, now_ms=self._clock.now_ms())
 

@@ -6,7 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kappamq.broker.appender import Appender
-from kappamq.broker.dead_letters import DEAD_LETTER_QUEUES, RETRY_MAX_VERSION, Failure, is_dead, retry_record
+from kappamq.broker.dead_letters import (
+    DEAD_LETTER_QUEUES,
+    RETRY_MAX_VERSION,
+    Failure,
+    is_dead,
+    retry_record,
+    unknown_cause,
+)
 from kappamq.broker.groups import Groups
 from kappamq.broker.placing import PlacingRules, place
 from kappamq.broker.router import Handler
@@ -66,7 +73,7 @@ class SendBackHandlers:
     def table(self) -> Mapping[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    async def send_back(self, _: Connection, request: Command) -> Command:
+    async def send_back(self, connection: Connection, request: Command) -> Command:
         """Store the message again for its group, later, or among the dead letters; durable on reply.
 
         A topic that is made for it can be found at the name servers by then, too.
@@ -82,7 +89,7 @@ class SendBackHandlers:
             group=back.group,
             delay_level=back.delay_level,
             retry_count_max=_retry_count_max(back, request.version, group),
-            cause=back.cause,
+            cause=back.cause or unknown_cause(connection.peer, message.retry_count),
         )
         topics_before = self._topics.version
         self._check_target(failure, group, is_dead=is_dead(message.retry_count, failure))
