@@ -144,7 +144,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: QueueOffsets = {}
         self._latest_at = 0.0
         self._target: QueueOffsets | None = None
-        self._mirrored: QueueOffsets | None = None
+        # Nothing is known of what an earlier run has published, so a restart publishes all of it again.
+        self._mirrored: QueueOffsets = {}
+        self._mirrors_at = 0.0
         self._last_batch_at = time.monotonic()
 
     # ── What Spark asks ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,9 +237,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _mirror(self, done: QueueOffsets) -> None:
         """Publish progress. Spark asks for the next offsets only when the batch that ended at `done` is committed."""
         group = self.options.mirrored_group
-        if group is not None and self._mirrored is not None and done != self._mirrored:
-            self._open().commit(group, {q: at for q, at in done.items() if at != self._mirrored.get(q)})
-        self._mirrored = done
+        moved = {q: at for q, at in done.items() if at != self._mirrored.get(q)}
+        if group is None or not moved or time.monotonic() < self._mirrors_at:
+            return
+        if self._open().commit(group, moved):
+            self._mirrored = done
+        else:
+            # Spark asks many times a second: what failed is tried again after a while.
+            self._mirrors_at = time.monotonic() + self.options.discovery_ms / 1000
 
     def _check_not_shorter(self, begin: QueueOffsets, latest: QueueOffsets) -> None:
         losses = [
