@@ -75,7 +75,8 @@ def plan_store(options: ReadOptions, narrowing: Narrowing) -> Iterator[LogPartit
     assert options.store_paths is not None
     for broker, root in options.store_paths.items():
         mine = tuple(range_ for range_ in ranges if range_.queue.broker == broker)
-        yield from _split(broker, root, mine, held, options.partitions_min)
+        # Executors have working directories of their own.
+        yield from _split(broker, root.absolute(), mine, held, options.partitions_min)
 
 
 def _held_queues(options: ReadOptions, narrowing: Narrowing) -> Iterator[tuple[Queue, _Held]]:

@@ -45,6 +45,13 @@ def test_tasks_share_without_overlap(root: Path, pieces: int) -> None:
     assert [row["body"] for row in rows(root, minPartitions=str(pieces))] == [b"m%d" % n for n in range(60)]
 
 
+def test_tasks_know_the_full_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
+    given = {"mode": "files", "subscribe": "orders", "storePath": root.name}
+    (partition,) = plan_store(parse_read_options(given, is_stream=False), Narrowing())
+    assert partition.root == root
+
+
 def test_filters(root: Path) -> None:
     assert [row["body"] for row in rows(root, tagExpression="t1")] == [b"m%d" % n for n in range(1, 60, 2)]
     assert [row["body"] for row in rows(root, sqlFilter="KEYS = 'm7'")] == [b"m7"]
