@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,15 +17,16 @@ Say = Callable[[str], None]
 @contextmanager
 def watched(spark: "SparkSession", say: Say, *, is_remote: bool, seconds: float = SECONDS) -> Iterator[None]:
     """Tell at intervals how many tasks of what runs are done, if that has changed; `is_remote` is Spark Connect."""
-    counted = _connect_counts(spark) if is_remote else _local_counts(spark)
     ended = threading.Event()
-    thread = threading.Thread(target=watch, args=(counted, say, ended, seconds), name="kappamq progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    with _connect_counts(spark) if is_remote else nullcontext(_local_counts(spark)) as counted:
+        given = (counted, say, ended, seconds)
+        thread = threading.Thread(target=watch, args=given, name="kappamq progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def watch(counted: Callable[[], tuple[int, int]], say: Say, ended: threading.Event, seconds: float) -> None:
@@ -50,7 +51,8 @@ def _local_counts(spark: "SparkSession") -> Callable[[], tuple[int, int]]:
     return count
 
 
-def _connect_counts(spark: "SparkSession") -> Callable[[], tuple[int, int]]:
+@contextmanager
+def _connect_counts(spark: "SparkSession") -> Iterator[Callable[[], tuple[int, int]]]:
     last = (0, 0)
 
     def keep(stages: "Iterable[StageInfo] | None", **_more: object) -> None:
@@ -58,5 +60,9 @@ def _connect_counts(spark: "SparkSession") -> Callable[[], tuple[int, int]]:
         known = list(stages or ())
         last = sum(stage.num_completed_tasks for stage in known), sum(stage.num_tasks for stage in known)
 
-    spark.registerProgressHandler(keep)  # type: ignore[arg-type]  # It is called, nothing else.
-    return lambda: last
+    handler: Any = keep
+    spark.registerProgressHandler(handler)
+    try:
+        yield lambda: last
+    finally:
+        spark.removeProgressHandler(handler)
