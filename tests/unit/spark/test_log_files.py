@@ -73,8 +73,9 @@ def test_mistakes(root: Path) -> None:
         rows(root, subscribe="none")
     with pytest.raises(UsageError, match="needs a running broker"):
         rows(root, startingOffsets="group:g")
-    with pytest.raises(UsageError, match="no offset is given"):
-        rows(root, startingOffsets='{"orders":{"broker-a":{"0":1}}}')
+    for option in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        with pytest.raises(UsageError, match="is given for orders/broker-a/1, orders/broker-a/2: name every queue"):
+            rows(root, **{option: '{"orders":{"broker-a":{"0":1}}}'})
     with pytest.raises(UsageError, match="earlier time"):
         rows(root, startingTimestamp="9999999999999")
     with pytest.raises(UsageError, match="use minPartitions"):

@@ -48,5 +48,5 @@ def test_columns_of_wrong_types_are_refused_before_anything_is_sent(name: str, k
 
 def test_rows_that_change_are_for_another_sink() -> None:
     source = RocketMQSource(WHERE | {"topic": "orders"})
-    with pytest.raises(UsageError, match="cannot be overwritten.*foreachBatch"):
+    with pytest.raises(UsageError, match=r"cannot be overwritten.*foreachBatch"):
         source.streamWriter(StructType([StructField("body", StringType())]), True)
