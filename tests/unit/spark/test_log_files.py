@@ -74,8 +74,9 @@ def test_mistakes(root: Path) -> None:
     with pytest.raises(UsageError, match="needs a running broker"):
         rows(root, startingOffsets="group:g")
     for option in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        given: dict[str, Any] = {option: '{"orders":{"broker-a":{"0":1}}}'}
         with pytest.raises(UsageError, match="is given for orders/broker-a/1, orders/broker-a/2: name every queue"):
-            rows(root, **{option: '{"orders":{"broker-a":{"0":1}}}'})
+            rows(root, **given)
     with pytest.raises(UsageError, match="earlier time"):
         rows(root, startingTimestamp="9999999999999")
     with pytest.raises(UsageError, match="use minPartitions"):
