@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -79,6 +80,9 @@ def test_a_message_sent_back_comes_again_and_then_dies(tmp_path: Path) -> None:
         assert dead.properties["DLQ_ORIGIN_TOPIC"] == dead.properties["RETRY_TOPIC"] == "orders"
         assert dead.properties["DLQ_ORIGIN_MESSAGE_ID"] == sent.offset_id
         assert dead.properties["KAPPA_CAUSE"] == "ValueError: not a number"
+        await client.send_back(again.log_offset, "workers", delay_level=-1)
+        [_, untold] = await client.await_messages("%DLQ%workers", 2)
+        assert re.fullmatch(r"the consumer at 127\.0\.0\.1:\d+ told no cause", untold.properties["KAPPA_CAUSE"])
 
     run(tmp_path, scenario)
 

@@ -66,9 +66,9 @@ def dead_letter_properties(text: str, *, cause: str) -> str:
     return encode_properties(properties)
 
 
-def unknown_cause(consumer: str, retries: int) -> str:
+def unknown_cause(consumer: str) -> str:
     """What is known of a failure that the consumer does not explain: RocketMQ's own consumers never do."""
-    return f"the consumer at {consumer} told no cause; retries: {retries}"
+    return f"the consumer at {consumer} told no cause"
 
 
 def _add_dead_letter_facts(properties: dict[str, str], *, cause: str | None) -> None:

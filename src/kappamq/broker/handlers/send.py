@@ -175,9 +175,7 @@ class SendHandlers:
                 send,
                 topic=dead_letter_topic(send.topic.removeprefix(RETRY_PREFIX)),
                 queue_id=0,
-                properties=dead_letter_properties(
-                    send.properties, cause=unknown_cause(connection.peer, send.retry_count)
-                ),
+                properties=dead_letter_properties(send.properties, cause=unknown_cause(connection.peer)),
             )
             topic = self._topics.ensure(send.topic, DEAD_LETTER_QUEUES)
         queue_id = send.queue_id

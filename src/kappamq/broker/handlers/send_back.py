@@ -89,7 +89,7 @@ class SendBackHandlers:
             group=back.group,
             delay_level=back.delay_level,
             retry_count_max=_retry_count_max(back, request.version, group),
-            cause=back.cause or unknown_cause(connection.peer, message.retry_count),
+            cause=back.cause or unknown_cause(connection.peer),
         )
         topics_before = self._topics.version
         self._check_target(failure, group, is_dead=is_dead(message.retry_count, failure))
