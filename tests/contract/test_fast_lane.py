@@ -42,7 +42,7 @@ from kappamq.wire.headers import PullRequest, SendRequest, encode_fields
 from tests.contract.kernel_traffic import pulls, reads, sends
 from tests.faults.records import small_settings
 
-SETTLE_STEPS = 1000
+SETTLE_STEPS = 30_000
 # Hundreds of stores are opened and synced, and nothing here is about the disk.
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 PLAIN = "UNIQ_KEY\x01ID{}\x02TAGS\x01a\x02"

@@ -180,14 +180,28 @@ async def test_who_waits_is_called_in_order_and_counts_once() -> None:
         pass
     assert cold.must_wait
     called: list[int] = []
+    after_one_turn: list[tuple[int, bool, bool, bool]] = []
+
+    def look() -> None:
+        of_one_turn, must_wait = len(called), cold.must_wait
+        cold.grant(1)
+        granted, refused = (cold.may_read("t", 0, 0, 1) for _ in range(2))
+        after_one_turn.append((of_one_turn, must_wait, granted is not None, refused is None))
+
+    def call(number: int) -> None:
+        called.append(number)
+        if len(called) == 1:
+            # Runs when this turn is over, and before the next one can begin.
+            asyncio.get_running_loop().call_soon(look)
+
     for number in range(2 * PULLS_MAX):
-        cold.when_turn(partial(called.append, number))
-    await until(lambda: bool(called))
-    assert 0 < len(called) <= PULLS_MAX
-    assert cold.must_wait  # They have used up this turn.
-    cold.grant(1)
-    assert cold.may_read("t", 0, 0, 1) is not None
-    assert cold.may_read("t", 0, 0, 1) is None
+        cold.when_turn(partial(call, number))
+    await until(lambda: bool(after_one_turn))
+    [(of_one_turn, must_wait, was_granted, was_refused)] = after_one_turn
+    assert 0 < of_one_turn <= PULLS_MAX
+    assert must_wait  # They have used up this turn.
+    assert was_granted
+    assert was_refused
     await until(lambda: len(called) == 2 * PULLS_MAX)
     assert called == list(range(2 * PULLS_MAX))
 
