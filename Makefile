@@ -3,6 +3,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Tests start hundreds of processes: what they import is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test proofs oracle check format bench fuzz docs spark-cluster clean
 
 COMPILED := $(wildcard src/kappamq/*/*.pyx) src/kappamq/kernel/crc31.h

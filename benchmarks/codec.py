@@ -75,6 +75,7 @@ def scan(kernel: Any, data: bytes) -> PlainRun:
         source=0,
         topics={TOPIC.encode(): QUEUES},
         stamp=STAMP,
+        ids=bytearray(16),
         count_max=SENDS,
         frame_bytes_max=1 << 24,
         body_bytes_max=1 << 22,

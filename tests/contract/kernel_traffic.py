@@ -28,6 +28,7 @@ _UNUSUAL = st.sampled_from(
         "colour\x01CLUSTER\x02",
         "WAIT\x01false\x02",
         "UNIQ_KEY\x01again\x02",
+        "colour\x01UNIQ_KEY\x02",
         "UNIQ_KEY\x01\x02",
         "TAGS\x01again\x02TAGS\x01\x02",
         "KEYS\x01again\x02KEYS\x01more\x02",
@@ -61,7 +62,8 @@ _TWISTS = (
 @st.composite
 def property_texts(draw: st.DrawFn, twist: str = "") -> str:
     """Properties as clients send them, in any order; a `twist` spoils them."""
-    pieces = [] if twist == "no id" else ["UNIQ_KEY\x017F00000100002A9F\x02"]
+    has_id = twist != "no id" and draw(st.sampled_from((True, True, False)))
+    pieces = ["UNIQ_KEY\x017F00000100002A9F\x02"] if has_id else []
     if twist == "strange id":
         pieces = [f"UNIQ_KEY\x01{draw(st.sampled_from(('é', chr(34), '', ' ', 'a/b', chr(127))))}\x02"]
     for name in ("TAGS", "KEYS", "WAIT", "colour"):
@@ -202,8 +204,10 @@ def _written_otherwise(draw: st.DrawFn, command: Command) -> bytes:
         "remark": command.remark or "",
         "extFields": command.fields,
     }
-    spaces = draw(st.sampled_from(((",", ":"),) * 5 + ((", ", ": "),)))
-    header = json.dumps(value, ensure_ascii=draw(st.booleans()), separators=spaces)
+    spaces = draw(st.sampled_from(((",", ":"),) * 3 + ((", ", ": "), ("\t,\r\n", " : "))))
+    indent = draw(st.sampled_from((None, None, 2)))
+    header = json.dumps(value, ensure_ascii=draw(st.booleans()), separators=spaces, indent=indent)
+    header += draw(st.sampled_from(("", "", "\n")))
     if draw(st.booleans()):
         header = header.replace("/", "\\/").replace("UNIQ", "\\u0055NIQ")
     return framed(0, header.encode(), command.body)

@@ -42,7 +42,9 @@ from kappamq.wire.headers import PullRequest, SendRequest, encode_fields
 from tests.contract.kernel_traffic import pulls, reads, sends
 from tests.faults.records import small_settings
 
-SETTLE_STEPS = 1000
+SETTLE_STEPS = 30_000
+# Hundreds of stores are opened and synced, and nothing here is about the disk.
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 PLAIN = "UNIQ_KEY\x01ID{}\x02TAGS\x01a\x02"
 
 
@@ -126,6 +128,7 @@ class Desk:
         self.groups = Groups(auto_create=True, clock=clock, on_change=lambda: None)
         self.groups.put(GroupConfig(group_name="reader"))
         self.groups.put(GroupConfig(group_name="off", consume_enable=False))
+        unique_ids = bytearray(b"contract" + bytes(8))
         handlers = SendHandlers(
             topics=self.topics,
             groups=self.groups,
@@ -136,6 +139,7 @@ class Desk:
             clock=clock,
             check_transactions=lambda: None,
             wait_told=lambda: asyncio.sleep(0),
+            unique_ids=unique_ids,
         )
         self._build_pulls(tasks, clock)
         self.lane = FastLane(
@@ -143,6 +147,7 @@ class Desk:
             appender=self.appender,
             statistics=self.statistics,
             segment_bytes=self.settings.segment_bytes,
+            unique_ids=unique_ids,
             pulls=FastPulls(
                 cold=self.cold,
                 handlers=self.pulls,
@@ -250,7 +255,7 @@ class Desk:
 
 async def outcome(data: list[bytes], *, has_lane: bool, **limits: int) -> Any:
     random.seed(7)  # Queues and ids that the broker chooses.
-    with TemporaryDirectory() as directory:
+    with TemporaryDirectory(dir=MEMORY) as directory:
         async with asyncio.TaskGroup() as tasks:
             desk = Desk(Path(directory), tasks, has_lane=has_lane, **limits)
             for read in data:
@@ -559,7 +564,13 @@ def test_a_topic_that_is_closed_or_gone_leaves_the_lane(tmp_path: Path) -> None:
 
 def test_a_lane_without_rules_takes_nothing(tmp_path: Path) -> None:
     async def play(desk: Desk) -> None:
-        lane = FastLane(topics=desk.topics, appender=desk.appender, statistics=desk.statistics, segment_bytes=1 << 30)
+        lane = FastLane(
+            topics=desk.topics,
+            appender=desk.appender,
+            statistics=desk.statistics,
+            segment_bytes=1 << 30,
+            unique_ids=bytearray(16),
+        )
         assert lane(desk.connection, frame(1), 0, 100) == 0
 
     run(play, tmp_path)

@@ -45,25 +45,28 @@ class Run:
         self.texts = bytearray()
         self.targets: dict[tuple[bytes, int], int] = {}
         self.sources: list[tuple[bytes, bytes]] = []
+        self.ids = bytearray(b"\x00\xffcounts" + b"\xff" * 7 + b"\xfe")
+        self.limits = LIMITS | {"ids": self.ids}
 
     def scan(self, data: bytes, at: int = 0, *, host: bytes = HOST, **limits: Any) -> Any:
         taken = self.kernel.scan_sends(
-            data, at, self.rows, self.texts, self.targets, source=len(self.sources), **LIMITS | limits
+            data, at, self.rows, self.texts, self.targets, source=len(self.sources), **self.limits | limits
         )
         self.sources.append((data, host))
         return taken
 
     def scan_turn(self, buffers: list[bytes], rooms: list[int], **limits: Any) -> Any:
         return self.kernel.scan_turn(
-            buffers, rooms, self.rows, self.texts, self.targets, source=len(self.sources), **LIMITS | limits
+            buffers, rooms, self.rows, self.texts, self.targets, source=len(self.sources), **self.limits | limits
         )
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Run)
-        return (self.rows, self.texts, list(self.targets.items())) == (
+        return (self.rows, self.texts, list(self.targets.items()), self.ids) == (
             other.rows,
             other.texts,
             list(other.targets.items()),
+            other.ids,
         )
 
 

@@ -28,7 +28,7 @@ from kappamq.wire.headers import (
     decode_fields,
 )
 
-CALL_MS: Final = 10_000
+CALL_MS: Final = 30_000
 PULL_MS: Final = 1000
 
 
@@ -99,7 +99,7 @@ class RawClient:
         return list(decode_records(reply.body)) if reply.code == ResponseCode.SUCCESS else []
 
     async def await_messages(
-        self, topic: str, count: int = 1, *, queue_id: int = 0, start: int = 0, seconds_max: float = 10.0
+        self, topic: str, count: int = 1, *, queue_id: int = 0, start: int = 0, seconds_max: float = 40.0
     ) -> list[StoredMessage]:
         """Exactly `count` messages of a queue."""
         deadline = time.monotonic() + seconds_max

@@ -15,8 +15,8 @@ import pytest
 
 from kappamq import __version__
 
-COMMAND_SECONDS_MAX = 60
-STOP_SECONDS_MAX = 20
+COMMAND_SECONDS_MAX = 120
+STOP_SECONDS_MAX = 60
 
 
 def environment() -> dict[str, str]:

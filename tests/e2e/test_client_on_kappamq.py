@@ -12,6 +12,7 @@ from tests.interop.test_client_on_rocketmq import (  # noqa: F401 - collected he
     calls,
     producer,
     test_a_reset_group_goes_on_within_seconds,
+    test_a_timed_message_can_be_taken_back,
     test_batches_and_background_sends,
     test_broadcasting_reaches_every_member_and_remembers,
     test_compressed_bodies_come_back_whole,

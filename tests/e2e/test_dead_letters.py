@@ -17,9 +17,10 @@ from kappamq.client.aio.lite_pull_consumer import LitePullConsumer
 from kappamq.client.aio.producer import Producer
 from kappamq.client.aio.push_consumer import PushConsumer
 from kappamq.client.core.handling import RetryLater
-from kappamq.errors import TopicNotFound
+from kappamq.errors import TopicNotFound, UsageError
 from kappamq.model.message import Message, StoredMessage
 from kappamq.testing import RunningCluster, start_cluster
+from tests.patience import PATIENT
 
 ORDERS = 4
 
@@ -32,7 +33,7 @@ def cluster() -> Iterator[RunningCluster]:
 
 async def kill_messages(nameserver: str, topic: str, group: str, *, count: int = ORDERS) -> None:
     """Send messages and let a group give all of them up."""
-    async with Producer(nameserver, group="shop") as producer, Admin(nameserver) as admin:
+    async with Producer(nameserver, group="shop", settings=PATIENT) as producer, Admin(nameserver) as admin:
         await admin.topics.create(topic, queues=1)
         for number in range(count):
             tags = "even" if number % 2 == 0 else "odd"
@@ -47,7 +48,7 @@ async def kill_messages(nameserver: str, topic: str, group: str, *, count: int =
                 raise RetryLater(f"cannot use {message.body.decode()}", delay_level=-1)
 
             await consumer.start()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(failed) < count or len(await letters(admin, group)) < count:
                     await asyncio.sleep(0.05)
 
@@ -61,7 +62,7 @@ async def read(nameserver: str, topic: str, count: int) -> list[StoredMessage]:
     """The first messages of a topic, and a look whether there are more."""
     async with LitePullConsumer(nameserver, group=f"reader-{topic}-{count}", topics=[topic], start_from="first") as it:
         found: list[StoredMessage] = []
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while len(found) < count:
                 found += await it.poll(timeout=1)
         return found + await it.poll(timeout=0.2)
@@ -160,6 +161,8 @@ def test_nothing_is_sent_when_a_target_does_not_exist(cluster: RunningCluster) -
         async with Admin(cluster.nameserver) as admin:
             with pytest.raises(TopicNotFound):
                 await admin.dead_letters.redrive("goners", to="no-such-topic")
+            with pytest.raises(UsageError, match="where the dead letters are"):
+                await admin.dead_letters.redrive("goners", to="%DLQ%goners")
             await admin.topics.delete("gone")
             with pytest.raises(TopicNotFound, match="gone"):
                 await admin.dead_letters.redrive("goners")

@@ -70,7 +70,7 @@ def test_a_full_disk_refuses_and_recovers(small_disk: Path, flush: str) -> None:
             while True:
                 number += 1
                 reply = await dialer.call_raw(
-                    broker.address, send(number).command(body=bytes(50_000)), timeout_ms=10_000
+                    broker.address, send(number).command(body=bytes(50_000)), timeout_ms=30_000
                 )
                 if reply.code != ResponseCode.SUCCESS:
                     break
@@ -79,21 +79,21 @@ def test_a_full_disk_refuses_and_recovers(small_disk: Path, flush: str) -> None:
             assert "space" in (reply.remark or ""), reply.remark
             assert len(acknowledged) > 50
             for _ in range(20):
-                again = await dialer.call_raw(broker.address, send(0).command(body=bytes(50_000)), timeout_ms=10_000)
+                again = await dialer.call_raw(broker.address, send(0).command(body=bytes(50_000)), timeout_ms=30_000)
                 assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE, again.remark
             await read_back(dialer, broker.address, acknowledged)
             ballast.unlink()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while reply.code != ResponseCode.SUCCESS:
                 assert time.monotonic() < deadline, f"no return to service: {reply.remark}"
                 number += 1
-                reply = await dialer.call_raw(broker.address, send(number).command(body=b"again"), timeout_ms=10_000)
+                reply = await dialer.call_raw(broker.address, send(number).command(body=b"again"), timeout_ms=30_000)
             acknowledged[int(reply.fields["queueOffset"])] = number
             await read_back(dialer, broker.address, acknowledged)
         async with Broker(settings) as broker, Dialer() as dialer:
             await read_back(dialer, broker.address, acknowledged)
             query = MaxOffsetRequest(topic="full", queue_id=0).command()
-            end = int((await dialer.call(broker.address, query, timeout_ms=5000)).fields["offset"])
+            end = int((await dialer.call(broker.address, query, timeout_ms=30_000)).fields["offset"])
             assert end == max(acknowledged) + 1
 
     asyncio.run(main())
@@ -106,7 +106,7 @@ async def read_back(dialer: Dialer, address: str, expected: dict[int, int]) -> N
         pull = PullRequest(
             group="g", topic="full", queue_id=0, start=start, count_max=32, flags=4, subscription="*"
         ).command()
-        reply = await dialer.call_raw(address, pull, timeout_ms=10_000)
+        reply = await dialer.call_raw(address, pull, timeout_ms=30_000)
         if reply.code != ResponseCode.SUCCESS:
             break
         found |= {message.queue_offset: message.flag for message in decode_records(reply.body)}

@@ -188,8 +188,8 @@ def broker_fixture() -> Iterator[StubBroker]:
         yield broker
 
 
-def run(load: Load, broker: StubBroker, seconds: float = 0.3) -> dict[str, Any]:
-    return generator.run(load, broker.address, TOPIC, seconds=seconds, warmup_seconds=0.1, create=True)
+def run(load: Load, broker: StubBroker, seconds: float = 0.8) -> dict[str, Any]:
+    return generator.run(load, broker.address, TOPIC, seconds=seconds, warmup_seconds=0.4, create=True)
 
 
 @pytest.mark.parametrize("header", ["json", "binary"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -34,7 +35,9 @@ from tests.e2e.raw_client import RawClient, RawClients
 SETTINGS = BrokerSettings(name="template", store=SMALL_STORE)
 Scenario = Callable[[RawClient], Awaitable[None]]
 
-LATE_MS_MAX = 3000  # Other tests want the processors as well; how late they come at most is for `benchmarks lateness`.
+LATE_MS_MAX = (
+    10_000  # Other tests want the processors as well; how late they come at most is for `benchmarks lateness`.
+)
 
 
 @asynccontextmanager
@@ -77,6 +80,9 @@ def test_a_message_sent_back_comes_again_and_then_dies(tmp_path: Path) -> None:
         assert dead.properties["DLQ_ORIGIN_TOPIC"] == dead.properties["RETRY_TOPIC"] == "orders"
         assert dead.properties["DLQ_ORIGIN_MESSAGE_ID"] == sent.offset_id
         assert dead.properties["KAPPA_CAUSE"] == "ValueError: not a number"
+        await client.send_back(again.log_offset, "workers", delay_level=-1)
+        [_, untold] = await client.await_messages("%DLQ%workers", 2)
+        assert re.fullmatch(r"the consumer at 127\.0\.0\.1:\d+ told no cause", untold.properties["KAPPA_CAUSE"])
 
     run(tmp_path, scenario)
 
@@ -159,7 +165,7 @@ def test_delayed_messages_come_in_time_and_survive_a_restart(tmp_path: Path) -> 
         await client.send("orders", b"quick", queue_id=1, DELAY="1")
         [quick] = await client.await_messages("orders", queue_id=1)
         assert quick.body == b"quick"
-        assert 1.0 <= quick.stored_at_ms / 1000 - before < 3.0
+        assert 1.0 <= quick.stored_at_ms / 1000 - before < 1.0 + LATE_MS_MAX / 1000
         assert quick.properties["REAL_TOPIC"] == "orders"
         assert quick.properties["DELAY"] == "1"
 
@@ -177,7 +183,7 @@ def test_many_delayed_messages_come_once_each_and_not_late(tmp_path: Path) -> No
 
     async def scenario(client: RawClient) -> None:
         await asyncio.gather(*(client.send("orders", b"%d" % n, DELAY="1") for n in range(count)))
-        found = await client.await_messages("orders", count, seconds_max=30)
+        found = await client.await_messages("orders", count)
         assert sorted(int(each.body) for each in found) == list(range(count))
         waiting = {each.body: each for each in await client.await_messages("SCHEDULE_TOPIC_XXXX", count)}
         for each in found:
@@ -206,8 +212,8 @@ def test_waiting_messages_are_not_late_while_others_send(tmp_path: Path) -> None
             timed = (client.send("timed", b"%d" % n, TIMER_DELIVER_MS=str(instant_ms + n % 500)) for n in range(count))
             delayed = (client.send("delayed", b"%d" % n, DELAY="1") for n in range(count))
             await asyncio.gather(*timed, *delayed)
-            by_instant = await client.await_messages("timed", count, seconds_max=30)
-            by_level = await client.await_messages("delayed", count, seconds_max=30)
+            by_instant = await client.await_messages("timed", count)
+            by_level = await client.await_messages("delayed", count)
             is_over.set()
         assert plain.result() > 0
         for each in by_instant:
@@ -294,7 +300,7 @@ def test_an_undecided_message_is_asked_about_also_after_a_restart(tmp_path: Path
     async def ask(client: RawClient) -> None:
         await client.heartbeat("p1", producers=("producers",))
         for _ in range(2):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 _, question = await client.asked.get()
             check = decode_fields(question.fields, CheckTransactionRequest)
             assert (check.half_queue_offset, check.transaction_id) == (0, b"open".hex().upper())
@@ -325,7 +331,7 @@ def test_a_message_nobody_decides_is_given_up_and_can_be_resumed(tmp_path: Path)
         assert (await client.end(half, COMMIT)).code == ResponseCode.SYSTEM_ERROR
         await client.heartbeat("p1", producers=("producers",))
         await client.ask(ResumeCheckRequest(msg_id=given_up.offset_id))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             _, question = await client.asked.get()
         check = decode_fields(question.fields, CheckTransactionRequest)
         assert check.half_queue_offset == 1
@@ -343,7 +349,7 @@ def test_a_reply_reaches_the_client_that_waits(tmp_path: Path) -> None:
             asking, answering = clients.connect(address), clients.connect(address)
             await asking.heartbeat("asker", producers=("askers",))
             answer = asyncio.create_task(reply(answering, "asker"))  # noqa: TID251 - awaited below
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 connection, push = await asking.asked.get()
             assert push.body == b"pong"
             header = decode_fields(push.fields, PushReplyRequest)
@@ -394,7 +400,7 @@ def test_timed_messages_come_at_their_second_and_survive_a_restart(tmp_path: Pat
         assert found[0].body == b"past"
         for each in found:
             assert each.stored_at_ms >= wanted[each.body]
-            assert each.stored_at_ms < wanted[each.body] + 2500
+            assert each.stored_at_ms < wanted[each.body] + 1000 + LATE_MS_MAX
             assert (each.body == b"past") == ("TIMER_OUT_MS" not in each.properties)
         assert found[1].properties["REAL_TOPIC"] == "orders"
 
@@ -405,8 +411,8 @@ def test_timed_messages_come_at_their_second_and_survive_a_restart(tmp_path: Pat
 
 def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
     async def scenario(client: RawClient) -> None:
-        gone = await client.send("orders", b"gone", UNIQ_KEY="A" * 32, TIMER_DELAY_SEC="2")
-        await client.send("orders", b"kept", UNIQ_KEY="B" * 32, TIMER_DELAY_SEC="2")
+        gone = await client.send("orders", b"gone", UNIQ_KEY="A" * 32, TIMER_DELAY_SEC="4")
+        await client.send("orders", b"kept", UNIQ_KEY="B" * 32, TIMER_DELAY_SEC="4")
         assert gone.recall_handle is not None
         reply = await client.call(
             RecallRequest(producer_group="producers", topic="orders", recall_handle=gone.recall_handle)

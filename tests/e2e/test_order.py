@@ -26,7 +26,7 @@ MESSAGES = 100_000
 KEYS = 100
 QUEUES = 8
 TOPIC = "ordered"
-SECONDS_MAX = 240
+SECONDS_MAX = 480
 SETTINGS = replace(BrokerSettings(name="template", store=SMALL_STORE), lock_lease_seconds=LEASE_SECONDS)
 
 
@@ -62,11 +62,11 @@ class Member:
     async def leave(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert await asyncio.to_thread(self.process.wait, 30) == 0
+        assert await asyncio.to_thread(self.process.wait, 60) == 0
 
     async def kill(self) -> None:
         self.process.kill()
-        await asyncio.to_thread(self.process.wait, 10)
+        await asyncio.to_thread(self.process.wait, 60)
         assert self.process.stdin is not None
         self.process.stdin.close()
 
@@ -95,7 +95,7 @@ async def produce(nameserver: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_keys_stay_in_order_and_queues_have_one_owner(tmp_path: Path) -> None:
     async def scenario() -> list[Note]:
         async with AsyncExitStack() as stack:

@@ -14,6 +14,7 @@ from kappamq.client.settings import LitePullSettings
 from kappamq.errors import UsageError
 from kappamq.model.message import Message, StoredMessage
 from kappamq.testing.cluster import run_cluster
+from tests.patience import PATIENT
 
 BACKLOG = 600
 SOON = 100
@@ -30,7 +31,7 @@ async def fill(nameserver: str, producer: Producer) -> None:
 @pytest.mark.parametrize("is_full", [True, False])
 def test_an_urgent_message_overtakes_what_was_read_ahead(is_full: bool) -> None:
     async def scenario() -> None:
-        async with run_cluster() as cluster, Producer(cluster.nameserver, group="p") as producer:
+        async with run_cluster() as cluster, Producer(cluster.nameserver, group="p", settings=PATIENT) as producer:
             await fill(cluster.nameserver, producer)
             # With 300 the cache is full all the time: bulk messages must not keep the urgent queue from being read.
             lite = LitePullSettings(cached_messages_max=300 if is_full else 10_000)
@@ -44,7 +45,7 @@ def test_an_urgent_message_overtakes_what_was_read_ahead(is_full: bool) -> None:
             ) as consumer:
                 order = [await anext(consumer)]
                 waits: list[int] = []
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     for _ in range(2):
                         started = len(order)
                         await producer.send(Message("urgent", b"now"))
@@ -62,7 +63,7 @@ def test_an_urgent_message_overtakes_what_was_read_ahead(is_full: bool) -> None:
 
 def test_an_urgent_message_is_handled_before_a_backlog() -> None:
     async def scenario() -> None:
-        async with run_cluster() as cluster, Producer(cluster.nameserver, group="p") as producer:
+        async with run_cluster() as cluster, Producer(cluster.nameserver, group="p", settings=PATIENT) as producer:
             await fill(cluster.nameserver, producer)
             handled: list[str] = []
             async with PushConsumer(
@@ -83,7 +84,7 @@ def test_an_urgent_message_is_handled_before_a_backlog() -> None:
                     is_urgent_done.set()
 
                 await consumer.start()
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     await is_urgent_done.wait()
             assert handled.index("urgent") < SOON
 
@@ -92,7 +93,7 @@ def test_an_urgent_message_is_handled_before_a_backlog() -> None:
 
 def test_levels_of_messages_go_to_queues_of_their_own() -> None:
     async def scenario() -> None:
-        async with run_cluster() as cluster, Producer(cluster.nameserver, group="p") as producer:
+        async with run_cluster() as cluster, Producer(cluster.nameserver, group="p", settings=PATIENT) as producer:
             async with Admin(cluster.nameserver) as admin:
                 await admin.topics.create("levels", queues=3)
             receipts = [await producer.send(Message("levels", b"%d" % level), priority=level) for level in (0, 1, 2, 7)]
@@ -108,7 +109,7 @@ def test_levels_of_messages_go_to_queues_of_their_own() -> None:
                 start_from="first",
                 priorities={"levels": "message"},
             ) as consumer:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while sum(reader.cached_messages for reader in consumer._readers.values()) < 4:
                         await asyncio.sleep(0.01)
                     bodies = [(await anext(consumer)).body for _ in range(4)]

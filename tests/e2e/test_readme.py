@@ -17,7 +17,7 @@ def test_python_blocks_run_as_written(kappamq_cluster: ClusterAddresses, tmp_pat
     assert len(blocks) >= 2
     script = tmp_path / "readme.py"
     script.write_text(f"NAMESERVER = {kappamq_cluster.nameserver!r}\n" + "\n".join(blocks))
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     assert "one espresso" in done.stdout
 

@@ -31,7 +31,7 @@ def cluster() -> Iterator[RunningCluster]:
 
 async def steps(nameserver: str, message_id: str, count: int) -> list[Step]:
     """Traces of a message, as soon as there are so many."""
-    async with Admin(nameserver) as admin, asyncio.timeout(20):
+    async with Admin(nameserver) as admin, asyncio.timeout(60):
         while True:
             try:
                 found = await admin.traces.of(message_id)
@@ -58,7 +58,7 @@ def test_the_life_of_a_message(cluster: RunningCluster, capsys: pytest.CaptureFi
                     raise RetryLater(delay_level=1)
 
             await consumer.start()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while tries < 2:
                     await asyncio.sleep(0.05)
         sent, first, second = await steps(cluster.nameserver, receipt.message_id, 3)
@@ -96,7 +96,7 @@ def test_every_way_to_send_and_to_read_is_traced(cluster: RunningCluster) -> Non
             ("decided", "COMMIT_MESSAGE"),
         ]
         async with LitePullConsumer(cluster.nameserver, group="finder", topics=["one-way"], start_from="first") as lite:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 unanswered = await anext(lite)
         [step] = await steps(cluster.nameserver, unanswered.message_id, 1)
         assert (step.what, step.topic, step.keys, step.status) == ("sent", "one-way", "nobody-answers", "success")
@@ -108,7 +108,7 @@ def test_every_way_to_send_and_to_read_is_traced(cluster: RunningCluster) -> Non
             settings=ConsumerSettings(trace=True),
         ) as consumer:
             count = 0
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while count < 5:
                     count += len(await consumer.poll(timeout=1))
         found = await steps(cluster.nameserver, batch[1].message_id, 2)

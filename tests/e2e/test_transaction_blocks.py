@@ -26,7 +26,7 @@ async def scenario() -> None:
             pass
         async with LitePullConsumer(cluster.nameserver, group="g", topics=["orders"], start_from="first") as consumer:
             found: list[StoredMessage] = []
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(found) < 2:
                     found += await consumer.poll(timeout=1)
             found += await consumer.poll(timeout=0.3)

@@ -9,7 +9,7 @@ from kappamq.wire.bodies import decode_locked_queues, encode_queue_set
 from kappamq.wire.headers import LockQueuesRequest, UnlockQueuesRequest
 from tests.faults.test_kill_broker import Victim
 
-CALL_MS = 10_000
+CALL_MS = 30_000
 QUEUES = [Queue("orders", "broker-a", number) for number in range(4)]
 
 

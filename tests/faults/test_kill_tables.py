@@ -10,7 +10,7 @@ from kappamq.wire.command import Command
 from kappamq.wire.headers import CreateTopicRequest, DeleteGroupRequest, DeleteTopicRequest
 from tests.faults.test_kill_broker import Victim
 
-CALL_MS = 10_000
+CALL_MS = 30_000
 
 
 async def call(dialer: Dialer, broker: Victim, command: Command) -> Command:

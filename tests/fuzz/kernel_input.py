@@ -158,8 +158,9 @@ def difference(data: bytes) -> tuple[str | None, int]:
 def _scanned(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[Any, bytes, bytes, list[tuple[bytes, int]]]:
     """Two scans into one run, as two reads with the same bytes would do."""
     rows, texts, targets = bytearray(), bytearray(), dict[tuple[bytes, int], int]()
-    kernel.scan_sends(data, 0, rows, texts, targets, source=0, **scan)
-    taken = kernel.scan_sends(data, 0, rows, texts, targets, source=1, **scan)
+    ids = bytearray(b"fuzzfuzz" + b"\xff" * 7 + b"\xfe")
+    kernel.scan_sends(data, 0, rows, texts, targets, source=0, ids=ids, **scan)
+    taken = kernel.scan_sends(data, 0, rows, texts, targets, source=1, ids=ids, **scan)
     return taken, bytes(rows), bytes(texts), list(targets)
 
 
@@ -167,7 +168,14 @@ def _scanned_together(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[A
     """A turn that read the same bytes from two connections, and half of them from a third."""
     rows, texts, targets = bytearray(), bytearray(), dict[tuple[bytes, int], int]()
     taken = kernel.scan_turn(
-        [data, data, data[: len(data) // 2]], [100, 1, 100], rows, texts, targets, source=0, **scan
+        [data, data, data[: len(data) // 2]],
+        [100, 1, 100],
+        rows,
+        texts,
+        targets,
+        source=0,
+        ids=bytearray(16),
+        **scan,
     )
     return taken, bytes(rows), bytes(texts), targets
 

@@ -22,7 +22,7 @@ from xml.sax.saxutils import escape
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 FETCH_SECONDS_MAX: Final = 600
-COMPILE_SECONDS_MAX: Final = 120
+COMPILE_SECONDS_MAX: Final = 300
 ROCKETMQ_GROUP: Final = "org.apache.rocketmq"
 
 

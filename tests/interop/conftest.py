@@ -11,7 +11,11 @@ from tests.interop.harness import CLIENT_VERSIONS, JavaClient
 from tests.interop.rocketmq import Cluster, Unreachable, start_cluster
 
 # Messages whose transaction is undecided are asked about soon enough for a test.
-TEST_SETTINGS = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionOpBatchInterval": "100"}
+TEST_SETTINGS = {
+    "transactionTimeOut": "1000",
+    "transactionCheckInterval": "1000",
+    "recallMessageEnable": "true",
+}
 
 TEST_SECONDS_MAX = 600
 

@@ -65,7 +65,7 @@ def request(code: int, fields: Mapping[str, str] | None = None, *, request_id: i
     return struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
 
 
-def ask(address: str, code: int, fields: Mapping[str, str] | None = None, *, seconds_max: float = 5.0) -> Frame:
+def ask(address: str, code: int, fields: Mapping[str, str] | None = None, *, seconds_max: float = 30.0) -> Frame:
     """Send one request on a connection of its own and return the reply."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=seconds_max) as connection:

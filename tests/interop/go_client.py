@@ -13,7 +13,7 @@ from tests.interop.artifacts import COMPILE_SECONDS_MAX, FETCH_SECONDS_MAX, cach
 from tests.interop.processes import ChildFailed
 
 GO_SOURCE: Final = Path(__file__).parent / "go"
-RUN_SECONDS_MAX: Final = 100.0
+RUN_SECONDS_MAX: Final = 200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from tests.interop.artifacts import Unreachable, compile_java, fetch
 from tests.interop.processes import ChildFailed
 from tests.interop.rocketmq import java_command, make_home
 
-COMMAND_SECONDS_MAX: Final = 60.0
+COMMAND_SECONDS_MAX: Final = 120.0
 STOP_SECONDS_MAX: Final = 10.0
 END_MARK: Final = "\x04"
 SHELL_SOURCE: Final = Path(__file__).parent / "java" / "AdminShell.java"

@@ -29,7 +29,7 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 def administer(cluster: Cluster, action: Callable[[Admin], Awaitable[T]]) -> T:
     async def run() -> T:
-        async with asyncio.timeout(60), Admin(cluster.nameserver) as admin:
+        async with asyncio.timeout(120), Admin(cluster.nameserver) as admin:
             return await action(admin)
 
     return asyncio.run(run())
@@ -83,7 +83,7 @@ def test_a_group_that_consumed(cluster: Cluster, java_client_550: JavaClient) ->
             assert online.message_model == "CLUSTERING"
 
     async def action(admin: Admin) -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(90):
             while (await admin.groups.progress(group, topic)).lag:
                 await asyncio.sleep(0.1)
             # RocketMQ notices on its own time that the consumer has gone.
@@ -150,7 +150,7 @@ def test_producers(cluster: Cluster, java_client_550: JavaClient) -> None:
     administer(cluster, lambda admin: admin.topics.create(topic, queues=1))
     with java_client_550.producer(cluster.nameserver) as producer:
         producer.send(Outgoing(topic=topic))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         # The broker knows a producer by its heartbeat, which may come a little after its first message.
         while not any(each.language == "JAVA" for each in _producers(cluster)):
             assert time.monotonic() < deadline, "the Java producer is not known"

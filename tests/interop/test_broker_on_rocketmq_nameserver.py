@@ -58,13 +58,13 @@ class our_broker:  # noqa: N801 - used like a function
 
     def __enter__(self) -> None:
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(90)
 
     def __exit__(self, *_: object) -> None:
         assert self._loop is not None
         assert self._broker is not None
         self._loop.call_soon_threadsafe(self._broker.stop)
-        self._thread.join(30)
+        self._thread.join(90)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)

@@ -21,11 +21,14 @@ from tests.interop.harness import JavaClient, Outgoing, PushConsumer, Sent, Subs
 from tests.interop.mqadmin import MqAdmin
 from tests.interop.rocketmq import Cluster
 from tests.interop.support import FROM_FIRST, eventually, fresh
+from tests.patience import PATIENT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 CLUSTER = "DefaultCluster"
 MESSAGES = 8
+TWICE = sorted([b"0", b"1", b"2", b"3"] * 2)
+"""What a group of several threads has seen after it was moved back, in whatever order."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +205,13 @@ def test_consumers_and_producers_are_listed(site: Site, traffic: Traffic) -> Non
         "ConsumeFromWhere: CONSUME_FROM_FIRST_OFFSET",
     ):
         assert line in connections
-    producers = site.run("producerConnection", "-g", traffic.producer_group, "-t", traffic.topic)
-    assert re.search(r"0001  127\.0\.0\.1@producer\S* +127\.0\.0\.1:\d+ +JAVA +V5_5_0", producers)
+    # The client knows no broker when it starts: its first heartbeat comes after its first message.
+    eventually(
+        lambda: site.run("producerConnection", "-g", traffic.producer_group, "-t", traffic.topic),
+        lambda producers: (
+            re.search(r"0001  127\.0\.0\.1@producer\S* +127\.0\.0\.1:\d+ +JAVA +V5_5_0", producers) is not None
+        ),
+    )
     assert f"producer group ({traffic.producer_group}) instance : clientId=" in site.run(
         "producer", "-b", site.broker_address
     )
@@ -265,7 +273,7 @@ def our_traffic(site: Site) -> Iterator[OurTraffic]:
     handling = kappamq.PushSettings(suspend_queue_ms=10)
     names = kappamq.ClusterSettings(instance=fresh("ours"))
     with (
-        kappamq.Producer(site.nameserver, group=fresh("producers")) as producer,
+        kappamq.Producer(site.nameserver, group=fresh("producers"), settings=PATIENT) as producer,
         kappamq.PushConsumer(
             site.nameserver,
             group=group,
@@ -287,12 +295,17 @@ def our_traffic(site: Site) -> Iterator[OurTraffic]:
         for number in range(4):
             producer.send(kappamq.Message(topic, b"%d" % number, keys=f"key-{number}"))
         eventually(lambda: len(seen), lambda count: count == 4)
-        connections = site.run("consumerConnection", "-g", group)
-        found = re.search(r"^(\S*@ours-\S*) +127\.0\.0\.1:\d+", connections, re.MULTILINE)
-        assert found is not None, connections
+        # RocketMQ: the tool needs the route of the group's retry topic, which the first heartbeat makes.
+        found = eventually(lambda: our_connection(site, group), lambda connection: connection is not None)
+        assert found is not None
         traffic = OurTraffic(topic, group, consumer, producer, found.group(1), seen)
         eventually(lambda: our_lag(site, traffic), lambda lag: lag == 0)
         yield traffic
+
+
+def our_connection(site: Site, group: str) -> re.Match[str] | None:
+    connections = site.run("consumerConnection", "-g", group)
+    return re.search(r"^(\S*@ours-\S*) +127\.0\.0\.1:\d+", connections, re.MULTILINE)
 
 
 def our_lag(site: Site, traffic: OurTraffic) -> int | None:
@@ -341,13 +354,13 @@ def test_our_consumer_is_paused_and_goes_on(site: Site, our_traffic: OurTraffic)
         time.sleep(0.3)
     assert (our_lag(site, our_traffic) or 0) >= 3
     our_traffic.consumer.resume()
-    eventually(lambda: our_traffic.seen, lambda seen: seen == [b"%d" % number for number in range(8)])
+    eventually(lambda: sorted(our_traffic.seen), lambda seen: seen == [b"%d" % number for number in range(8)])
     eventually(lambda: our_lag(site, our_traffic), lambda lag: lag == 0)
 
 
 def test_our_consumer_gets_one_message_on_command(site: Site, our_traffic: OurTraffic) -> None:
     sent = our_traffic.producer.send(kappamq.Message(our_traffic.topic, b"bad"))
-    eventually(lambda: our_traffic.seen, lambda seen: seen[-1] == b"bad")
+    eventually(lambda: our_traffic.seen, lambda seen: b"bad" in seen)
     printed = site.run(
         "queryMsgById",
         *("-t", our_traffic.topic, "-i", sent.offset_id, "-g", our_traffic.group, "-d", our_traffic.client_id),
@@ -366,7 +379,7 @@ def test_our_consumer_gets_one_message_on_command(site: Site, our_traffic: OurTr
 def test_our_consumer_is_moved_while_it_runs(site: Site, our_traffic: OurTraffic) -> None:
     moved = site.rows("resetOffsetByTime", "-g", our_traffic.group, "-t", our_traffic.topic, "-s", "0")
     assert [site.broker_name, "0", "0"] in moved
-    eventually(lambda: our_traffic.seen, lambda seen: seen == [b"0", b"1", b"2", b"3"] * 2)
+    eventually(lambda: sorted(our_traffic.seen), lambda seen: seen == TWICE)
     our_traffic.consumer.pause()
     skipped = site.rows("skipAccumulatedMessage", "-g", our_traffic.group, "-t", our_traffic.topic)
     assert [site.broker_name, "0", "4"] in skipped
@@ -386,12 +399,11 @@ def test_our_consumer_is_moved_by_its_broker_where_brokers_do_not_move_groups(
 
     use_server_side_reset("false")
     try:
-        time.sleep(1)  # The consumer commits; a clear end makes what comes again unmistakable.
         moved = site.rows(
             "resetOffsetByTime", "-g", our_traffic.group, "-t", our_traffic.topic, "-s", "0", "-f", "true"
         )
         assert [site.broker_name, "0", "0"] in moved
-        eventually(lambda: our_traffic.seen, lambda seen: seen == [b"0", b"1", b"2", b"3"] * 2)
+        eventually(lambda: sorted(our_traffic.seen), lambda seen: seen == TWICE)
     finally:
         use_server_side_reset("true")
     eventually(lambda: our_lag(site, our_traffic), lambda lag: lag == 0)
@@ -550,7 +562,8 @@ def test_a_waiting_group_is_moved_back_and_to_the_end(
         moved = site.rows("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
         assert [site.broker_name, "0", "0"] in moved
         again = consumer.received(4, timeout_ms=30_000)
-        assert [message.body for message in again[2:]] == [b"one", b"two"]
+        # Several threads consume: which of them notes its message first is left to chance.
+        assert sorted(message.body for message in again[2:]) == [b"one", b"two"]
         assert [site.broker_name, "0", "2"] in site.rows("skipAccumulatedMessage", "-g", group, "-t", topic)
         single = site.run(
             "resetOffsetByTime", "-g", group, "-t", topic, "-s", "-1", "-b", site.broker_address, "-q", "0", "-o", "1"

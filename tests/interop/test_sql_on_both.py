@@ -24,6 +24,7 @@ from tests.interop.artifacts import Unreachable
 from tests.interop.conftest import skip_loudly
 from tests.interop.rocketmq import Cluster
 from tests.interop.support import eventually, fresh
+from tests.patience import PATIENT
 
 MESSAGES: Final[tuple[dict[str, str], ...]] = (
     {},
@@ -136,7 +137,10 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Filled]:
 
 def fill(nameserver: str) -> Iterator[Filled]:
     topic = fresh("sql")
-    with kappamq.Producer(nameserver, group=fresh("producers")) as producer, kappamq.Cluster(nameserver) as calls:
+    with (
+        kappamq.Producer(nameserver, group=fresh("producers"), settings=PATIENT) as producer,
+        kappamq.Cluster(nameserver) as calls,
+    ):
         queue = producer.send(kappamq.Message(topic, b"0")).queue
         for number, properties in enumerate(MESSAGES[1:], start=1):
             given = dict(properties)

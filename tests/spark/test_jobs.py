@@ -349,9 +349,13 @@ def test_command_line(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_what_fails_in_spark_is_one_sentence(spark: SparkSession, cluster: ClusterAddresses, tmp_path: Path) -> None:
     at = ["--nameserver", cluster.nameserver]
-    result = CliRunner().invoke(pipeline_app, ["dead-letters", "--group", "nobody", *at])
+    result = CliRunner().invoke(pipeline_app, ["archive", str(tmp_path / "lake"), "--topic", "never-made", *at])
     assert isinstance(result.exception, KappaError)
-    assert str(result.exception) == f"topic '%DLQ%nobody' does not exist at {cluster.nameserver}: create it first"
+    assert str(result.exception) == f"topic 'never-made' does not exist at {cluster.nameserver}: create it first"
+    result = CliRunner().invoke(pipeline_app, ["archive", "nowhere://lake", "--topic", "never-made", *at])
+    assert isinstance(result.exception, KappaError)
+    assert "nowhere" in str(result.exception)
+    assert "\n" not in str(result.exception)
     result = CliRunner().invoke(pipeline_app, ["replay", str(tmp_path / "none"), *at])
     assert isinstance(result.exception, KappaError)
     assert "Path does not exist" in str(result.exception)

@@ -17,7 +17,7 @@ from kappamq.model.names import HALF_TOPIC
 from kappamq.spark.jobs import archive
 from kappamq.spark.standalone import Standalone, start_standalone
 from kappamq.testing import ClusterAddresses
-from tests.spark.processes import QUICK_JAVA, executors, running, wait_until
+from tests.spark.processes import MOMENT_SECONDS, QUICK_JAVA, executors, running, wait_until
 from tests.spark.processes import send as signal_all
 from tests.spark.reading import Read, Send, numbers
 from tests.unit.spark.broker_store import ENTRIES, SLOTS, write_store
@@ -133,15 +133,15 @@ def test_killed_executors_lose_and_repeat_nothing(
         return (tmp_path / f"{name}.checkpoint" / "commits" / "0").exists()
 
     with running([sys.executable, "-m", "tests.spark.copying", *arguments], tmp_path / "log") as driver:
-        wait_until(lambda: any(tmp_path.glob("archive/_staging/*/*.parquet")))
+        wait_until(lambda: any(tmp_path.glob("archive/_staging/*/*.parquet")), poll_seconds=MOMENT_SECONDS)
         assert not committed("archive")
         kill_executors()
-        wait_until(lambda: count_of(stored, f"{topic}-copy") > 0)
+        wait_until(lambda: count_of(stored, f"{topic}-copy") > 0, poll_seconds=MOMENT_SECONDS)
         assert not committed("copy")
         kill_executors()
         queue = kappamq.Queue(HALF_TOPIC, "broker-a", 0)
         before = stored.max_offset(queue)
-        wait_until(lambda: stored.max_offset(queue) > before)
+        wait_until(lambda: stored.max_offset(queue) > before, poll_seconds=MOMENT_SECONDS)
         assert not committed("exact")
         kill_executors()
         printed = driver.wait()

@@ -14,7 +14,7 @@ from kappamq.testing import ClusterAddresses, start_cluster
 from kappamq.testing.cluster import SMALL_STORE
 from tests.spark.reading import Read, Send, make_queues, numbers
 
-SECONDS = 100
+SECONDS = 300
 
 
 def test_round_trip(spark: SparkSession, read: Read, cluster: ClusterAddresses, topic: str) -> None:

@@ -12,9 +12,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import kappamq
 from kappamq.testing import ClusterAddresses
+from tests.spark.processes import wait_until
 from tests.spark.reading import Send, make_queues
 
-SECONDS = 100
+SECONDS = 300
 
 
 class Stream:
@@ -101,17 +102,11 @@ def test_new_topics_and_queues_appear_while_running(
     try:
         query.processAllAvailable()
         send(10, first=10, topic=f"{topic}-b")
-        for _ in range(20):
-            query.processAllAvailable()
-            if spark.table("found").count() == 20:
-                break
+        wait_until(lambda: spark.table("found").count() >= 20, seconds=SECONDS)
         assert sorted(json.loads(row.body)["n"] for row in spark.table("found").collect()) == list(range(20))
         asyncio.run(make_queues(cluster.nameserver, f"{topic}-a", 9))
         producer.send(kappamq.Message(f"{topic}-a", b'{"n": 20}'), queue=kappamq.Queue(f"{topic}-a", "broker-b", 8))
-        for _ in range(50):
-            query.processAllAvailable()
-            if spark.table("found").count() == 21:
-                break
+        wait_until(lambda: spark.table("found").count() >= 21, seconds=SECONDS)
         assert spark.table("found").where("queueId = 8").count() == 1
         progress = query.lastProgress
         assert progress is not None

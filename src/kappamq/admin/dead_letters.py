@@ -90,7 +90,7 @@ class DeadLetter:
 
     @property
     def cause(self) -> str | None:
-        """What the consumer said; only our own consumers and brokers tell."""
+        """What the consumer said, or who it was if it said nothing; only our own brokers and consumers tell."""
         return self.message.properties.get(Name.CAUSE)
 
 
@@ -223,6 +223,8 @@ class DeadLetters:
         known: set[str] = set()
         total = 0
         if to is not None:
+            if to in {queue.topic for queue in ends}:
+                raise UsageError(f"topic {to!r} is where the dead letters are: choose another topic with --to")
             await self._cluster.name_servers.route(to)
             known.add(to)
         for queue, end in ends.items():

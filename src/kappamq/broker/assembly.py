@@ -4,6 +4,7 @@ No part gets to see it: each is handed just what its signature names.
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -94,6 +95,8 @@ class Assembly:
             timer_max_delay_seconds=settings.timer_max_delay_seconds,
         )
         self.lag = LoopLag()
+        self.unique_ids = bytearray(os.urandom(8) + bytes(8))
+        """The next unique id for a message that was sent without one."""
         self._build_tables(identity)
         self.appender = Appender(
             store,
@@ -242,6 +245,7 @@ class Assembly:
             appender=self.appender,
             statistics=self.statistics,
             segment_bytes=self.settings.store.segment_bytes,
+            unique_ids=self.unique_ids,
             pulls=FastPulls(
                 cold=cold,
                 handlers=self.pulls,
@@ -271,6 +275,7 @@ class Assembly:
             locks=self.locks,
             locks_file=self.locks_file,
             sql_filter=self.settings.sql_filter,
+            wait_told=self._wait_told,
         )
         self.runtime.listen(lambda before, after: self._settings_changed(before, after, port))
         return [
@@ -316,6 +321,7 @@ class Assembly:
             clock=self.clock,
             check_transactions=self.transactions.check_room,
             wait_told=self._wait_told,
+            unique_ids=self.unique_ids,
         )
         self.lane.use(self._send_rules)
         self.send_backs = SendBackHandlers(
@@ -326,6 +332,7 @@ class Assembly:
             statistics=self.statistics,
             rules=self._send_back_rules,
             clock=self.clock,
+            wait_told=self._wait_told,
         )
 
     def _kind_handlers(self, store_host: bytes) -> list[Mapping[int, Handler]]:

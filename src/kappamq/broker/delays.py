@@ -38,6 +38,8 @@ BATCH_MAX: Final = 2048
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 RETRY_SECONDS: Final = 0.1
 SLEEP_SECONDS_MAX: Final = 60.0
+LEVELS_MAX: Final = 1000
+"""Highest level whose progress is taken from a file."""
 DELIVERIES_PER_VERSION: Final = 200
 
 StoreRecords = Callable[[Sequence[NewRecord]], Awaitable[object]]
@@ -58,7 +60,8 @@ class Waiting(Protocol):
 @dataclass(slots=True)
 class _Level:
     number: int
-    delay_ms: int
+    delay_ms: int | None
+    """`None` for a level that the settings no longer have: its messages come when they were promised."""
     next: int = 0
     """Queue offset of the head."""
     steps: list[tuple[int, int]] = field(default_factory=list)
@@ -66,6 +69,8 @@ class _Level:
 
     def due_ms(self, entry: QueueEntry, now_ms: int) -> int:
         due = entry.tags_code + sum(step_ms for end, step_ms in self.steps if entry.queue_offset < end)
+        if self.delay_ms is None:
+            return due
         # RocketMQ: the clock went back while the broker was down, or the level was longer then.
         return now_ms if due > now_ms + self.delay_ms + STEP_MS else due
 
@@ -111,6 +116,9 @@ class Delays:
         for message in delivered:
             level = message.queue_id + 1
             table[level] = max(table.get(level, 0), message.queue_offset + 1)
+        # There may have been more levels before: what waits in them comes, and what came there does not come again.
+        for number in range(len(self._levels) + 1, min(max(table, default=0), LEVELS_MAX) + 1):
+            self._levels.append(_Level(number, None))
         for each in self._levels:
             bounds = (
                 self._store.min_offset(SCHEDULE_TOPIC, each.number - 1),

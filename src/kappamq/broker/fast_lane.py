@@ -60,8 +60,11 @@ class FastLane:
         appender: Appender,
         statistics: Statistics,
         segment_bytes: int,
+        unique_ids: bytearray,
         pulls: FastPulls | None = None,
     ) -> None:
+        """Messages without a unique id get the next of `unique_ids` (`kernel.take_unique_id`)."""
+        self._unique_ids = unique_ids
         self._pulls = pulls
         self._topics = topics
         self._appender = appender
@@ -136,6 +139,7 @@ class FastLane:
             source=len(run.sources),
             topics=self._known,
             stamp=self._stamp,
+            ids=self._unique_ids,
             count_max=room,
             frame_bytes_max=reads.connections[0].frame_bytes_max if reads.connections else 0,
             body_bytes_max=self._body_bytes_max,
@@ -189,6 +193,7 @@ class FastLane:
                 source=len(run.sources),
                 topics=self._known,
                 stamp=self._stamp,
+                ids=self._unique_ids,
                 count_max=room,
                 frame_bytes_max=connection.frame_bytes_max,
                 body_bytes_max=self._body_bytes_max,
@@ -227,7 +232,6 @@ class FastLane:
         if isinstance(outcome, KappaError):
             self._refuse(turn, outcome)
             return
-        self._count(outcome)
         single, batch = self._replies[ResponseCode.FLUSH_DISK_TIMEOUT if is_late else ResponseCode.SUCCESS]
         frames = encode_send_replies(
             run.rows,
@@ -242,6 +246,7 @@ class FastLane:
             batch_binary=batch.binary,
         )
         reply_all([(connection, mine, answers) for (connection, answers), mine in zip(turn.askers, frames) if answers])
+        self._count(outcome)  # Nobody who sends needs to wait for that.
 
     def _count(self, batch: RunBatch) -> None:
         self._statistics.stored_in([(run.queue.topic, run.count, run.record_bytes, run.sends) for run in batch.queues])

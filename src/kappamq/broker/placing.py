@@ -153,7 +153,9 @@ def delay_level_of(properties: dict[str, str]) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidMessage(f"delay level {text[:20]!r} is not a number: use 1 to 18, or leave DELAY out") from None
+        raise InvalidMessage(
+            f"delay level {text[:20]!r} is not a number: give a level from 1 on, or leave DELAY out"
+        ) from None
 
 
 def _deliver_at(properties: dict[str, str], now_ms: int) -> int | None:

@@ -245,11 +245,18 @@ class Timers:
     async def run_once(self) -> None:
         """Do all that can be done now."""
         self._notice_step(())
-        if self._read_ms > self._now_tick():
-            # The clock was set back. Slots from its new time on may get units again; those dealt with are empty.
-            self._read_ms = self._now_tick()
-        while await self._enqueue() or await self._dequeue():
-            pass
+        is_busy = True
+        while is_busy:
+            # What is stored by now may belong to a slot that is over by now, or take a message of it back: it goes
+            # first. What comes later can wait for the slots: else a steady stream would hold them up for ever.
+            now_tick, end = self._now_tick(), self._store.max_offset(TIMER_TOPIC, 0)
+            # If the clock was set back, slots from its new time on may get units again; those dealt with are empty.
+            self._read_ms = min(self._read_ms, now_tick)
+            is_busy = False
+            while self._queue_offset < end and await self._enqueue():
+                is_busy = True
+            while await self._dequeue(now_tick):
+                is_busy = True
 
     def _now_tick(self) -> int:
         return self._clock.now_ms() // TIMER_PRECISION_MS * TIMER_PRECISION_MS
@@ -282,9 +289,7 @@ class Timers:
     # ── Into the wheel ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _enqueue(self) -> bool:
-        """Bring the next messages of the timer topic into the wheel; whether there were any."""
-        if self._queue_offset >= self._store.max_offset(TIMER_TOPIC, 0):
-            return False
+        """Bring the next messages of the timer topic into the wheel; whether any went there."""
         async with self._gate:
             # Taken here and not in the thread: there, an entry may be seen before its record can be read.
             entries = self._store.entries(TIMER_TOPIC, 0, self._queue_offset, BATCH_MAX)
@@ -370,11 +375,10 @@ class Timers:
 
     # ── Out of the wheel ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _dequeue(self) -> bool:
-        """Deal with the next slot that is due; whether there is anything new to be done now."""
+    async def _dequeue(self, now_tick: int) -> bool:
+        """Deal with the next slot before `now_tick`; whether there is anything new to be done now."""
         work = self._work
         if work is None:
-            now_tick = self._now_tick()
             tick_ms = await asyncio.to_thread(self._wheel.next_filled, self._read_ms, now_tick)
             if tick_ms is None:
                 has_moved = now_tick > self._read_ms

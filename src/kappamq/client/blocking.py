@@ -358,6 +358,10 @@ class Producer:
         finally:
             self._thread.call(lambda producer: producer.end_transaction(transaction, ended_by))
 
+    def recall(self, sent: SendReceipt | str, *, timeout: Duration | None = None) -> str:
+        """Take back a message whose instant has not come; returns its unique id. Raises `Refused` when it is over."""
+        return self._thread.call(lambda producer: producer.recall(sent, timeout=timeout))
+
     def request(self, message: Message, *, timeout: Duration, queue: Queue | None = None) -> StoredMessage:
         """Send a message and wait for the reply to it. Raises `CallTimeout` when none comes in time."""
         return self._thread.call(lambda producer: producer.request(message, timeout=timeout, queue=queue))

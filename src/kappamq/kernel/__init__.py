@@ -32,6 +32,7 @@ from kappamq.kernel.reference import (
     scan_sends,
     scan_turn,
     split_frames,
+    take_unique_id,
 )
 from kappamq.kernel.verify_reference import record_runs, valid_size, verify_entries
 
@@ -126,6 +127,7 @@ __all__ = [
     "scan_sends",
     "scan_turn",
     "split_frames",
+    "take_unique_id",
     "valid_size",
     "verify_entries",
 ]

@@ -355,6 +355,8 @@ cdef enum:
     UNIT_BYTES = 20
     ENTRY_BYTES = 20
     HEAD_BYTES = 8
+    IDS_BYTES_C = 16
+    ID_TEXT_BYTES = 42  # name, separator, 32 digits, end
 
 cdef packed struct Row:
     uint32_t target
@@ -527,9 +529,19 @@ cdef bint _take(Cursor *cursor, uint8_t wanted) noexcept nogil:
     return False
 
 
-cdef bint _take_name(Cursor *cursor, Span *name) noexcept nogil:
-    """`"letters":`"""
+cdef void _skip_blanks(Cursor *cursor) noexcept nogil:
     cdef uint8_t c
+    while cursor.at < cursor.end:
+        c = cursor.at[0]
+        if c != 0x20 and c != 0x0A and c != 0x0D and c != 0x09:
+            break
+        cursor.at += 1
+
+
+cdef bint _take_name(Cursor *cursor, Span *name) noexcept nogil:
+    """`"letters":`, with blanks around each part."""
+    cdef uint8_t c
+    _skip_blanks(cursor)
     if not _take(cursor, 0x22):
         return False
     name.at = cursor.at
@@ -539,7 +551,13 @@ cdef bint _take_name(Cursor *cursor, Span *name) noexcept nogil:
             break
         cursor.at += 1
     name.size = cursor.at - name.at
-    return name.size > 0 and _take(cursor, 0x22) and _take(cursor, 0x3A)
+    if name.size == 0 or not _take(cursor, 0x22):
+        return False
+    _skip_blanks(cursor)
+    if not _take(cursor, 0x3A):
+        return False
+    _skip_blanks(cursor)
+    return True
 
 
 cdef bint _is_hex(uint8_t c) noexcept nogil:
@@ -753,7 +771,9 @@ cdef bint _read_json(Cursor *cursor, Header *header) noexcept nogil:
             elif bit == 64:
                 header.request_id = number
         seen |= bit
+        _skip_blanks(cursor)
         if _take(cursor, 0x7D):
+            _skip_blanks(cursor)
             return cursor.at == cursor.end and seen & 1
         if not _take(cursor, 0x2C):
             return False
@@ -772,6 +792,7 @@ cdef bint _read_json_fields(Cursor *cursor, Header *header) noexcept nogil:
             return False
         if (number != TEXT_FIELD or header.is_pull) and not _is_plain(&header.values[number]):
             return False
+        _skip_blanks(cursor)
         if _take(cursor, 0x7D):
             return True
         if not _take(cursor, 0x2C):
@@ -880,7 +901,7 @@ cdef bint _read_send(const Header *header, Row *row, int64_t *queue_id) noexcept
             return False
     elif header.seen & (1U << 12) and not _is(&header.values[12], b"false", 5):
         return False
-    elif header.code == 320 or not header.seen & (1U << TEXT_FIELD) or header.values[TEXT_FIELD].size == 0:
+    elif header.code == 320:
         return False
     row.request_id = <int32_t>header.request_id
     row.flags = <int32_t>flags & ~TRANSACTION_BITS
@@ -1106,6 +1127,7 @@ cdef struct Scan:
     Py_ssize_t found_count
     const uint8_t *stamp
     Py_ssize_t stamp_bytes
+    uint8_t *ids
     Py_ssize_t frame_bytes_max
     Py_ssize_t body_bytes_max
     Py_ssize_t text_bytes_max
@@ -1116,6 +1138,31 @@ cdef struct Scanned:
     Py_ssize_t at
     Py_ssize_t count
     Py_ssize_t answers
+
+
+cdef extern from "<string.h>" nogil:
+    void *memmem(const void *hay, size_t hay_bytes, const void *needle, size_t needle_bytes)
+
+
+cdef void _write_id(uint8_t *out, const uint8_t *ids) noexcept nogil:
+    """The property that holds the next unique id."""
+    cdef int index
+    cdef uint8_t c
+    memcpy(out, <const char *>b"UNIQ_KEY\x01", 9)
+    for index in range(2 * IDS_BYTES_C):
+        c = ids[index >> 1] & 0xF if index & 1 else ids[index >> 1] >> 4
+        out[9 + index] = 0x30 + c if c < 10 else 0x37 + c
+    out[ID_TEXT_BYTES - 1] = 2
+
+
+cdef void _move_id(uint8_t *ids) noexcept nogil:
+    """Count on to the next one."""
+    cdef int index = IDS_BYTES_C - 1
+    while index >= 8:
+        ids[index] = (ids[index] + 1) & 0xFF
+        if ids[index]:
+            break
+        index -= 1
 
 
 cdef object _scan_buffer(
@@ -1141,6 +1188,7 @@ cdef object _scan_buffer(
     cdef const Span *topic
     cdef uint8_t *out
     cdef int target
+    cdef bint makes_id
     taken.count = taken.answers = 0
     while taken.count < count_max and size - at >= 8:
         length = <int32_t>get32(data + at)
@@ -1164,7 +1212,8 @@ cdef object _scan_buffer(
             header.values[TEXT_FIELD].size = 0
         text = &header.values[TEXT_FIELD]
         topic = &header.values[1]
-        if not _reserve(&scan.texts, text.size + 1 + scan.stamp_bytes) or not _reserve(&scan.rows, ROW_BYTES):
+        makes_id = False
+        if not _reserve(&scan.texts, text.size + 1 + scan.stamp_bytes + ID_TEXT_BYTES) or not _reserve(&scan.rows, ROW_BYTES):
             raise MemoryError
         out = scan.texts.data + scan.texts.size
         if mark >> 24 == 0:
@@ -1201,13 +1250,21 @@ cdef object _scan_buffer(
                 break
             text_bytes = row.text_at + row.text_bytes - scan.texts_before - scan.texts.size
         else:
-            if not _read_facts(out, text_bytes, &row) or row.id_bytes == 0:
+            if not _read_facts(out, text_bytes, &row):
                 break
-            if out[text_bytes - 1] != 2:
+            makes_id = row.id_bytes == 0
+            if makes_id and text_bytes and memmem(out, text_bytes, <const char *>b"UNIQ_KEY", 8) != NULL:
+                break
+            if text_bytes and out[text_bytes - 1] != 2:
                 out[text_bytes] = 2
                 text_bytes += 1
             memcpy(out + text_bytes, scan.stamp, scan.stamp_bytes)
             text_bytes += scan.stamp_bytes
+            if makes_id:
+                _write_id(out + text_bytes, scan.ids)
+                row.id_at = <uint32_t>(text_bytes + 9)
+                row.id_bytes = 2 * IDS_BYTES_C
+                text_bytes += ID_TEXT_BYTES
             if text_bytes > scan.text_bytes_max or scan.texts_before + scan.texts.size + text_bytes > 0x7FFFFFFF:
                 break
             row.body_at = <uint32_t>body_at
@@ -1243,6 +1300,8 @@ cdef object _scan_buffer(
         _set_targets(scan.rows.data + scan.rows.size, added, row.target, source, mark >> 24 == 1)
         scan.texts.size += text_bytes
         scan.rows.size += added * ROW_BYTES
+        if makes_id:
+            _move_id(scan.ids)
         taken.count += 1
         taken.answers += 0 if row.marks & ONE_WAY else 1
         at = end
@@ -1254,11 +1313,15 @@ cdef int _begin_scan(
     Scan *scan,
     bytearray texts,
     bytes stamp,
+    bytearray ids,
     Py_ssize_t frame_bytes_max,
     Py_ssize_t body_bytes_max,
     Py_ssize_t text_bytes_max,
     Py_ssize_t batch_bytes_max,
 ) except -1:
+    if PyByteArray_GET_SIZE(ids) != IDS_BYTES_C:
+        raise ValueError("ids are 16 bytes")
+    scan.ids = <uint8_t *>PyByteArray_AS_STRING(ids)
     memset(&scan.rows, 0, sizeof(Arena))
     memset(&scan.texts, 0, sizeof(Arena))
     scan.found_count = 0
@@ -1284,6 +1347,7 @@ def scan_sends(
     uint32_t source,
     dict topics not None,
     bytes stamp not None,
+    bytearray ids not None,
     Py_ssize_t count_max,
     Py_ssize_t frame_bytes_max,
     Py_ssize_t body_bytes_max,
@@ -1294,7 +1358,7 @@ def scan_sends(
     cdef Scanned taken
     if at < 0 or PyBytes_GET_SIZE(buffer) > 0x7FFFFFFF:
         raise ValueError("the position lies outside of the buffer, or the buffer is too long")
-    _begin_scan(&scan, texts, stamp, frame_bytes_max, body_bytes_max, text_bytes_max, batch_bytes_max)
+    _begin_scan(&scan, texts, stamp, ids, frame_bytes_max, body_bytes_max, text_bytes_max, batch_bytes_max)
     taken.at = at
     try:
         unknown = _scan_buffer(&scan, buffer, &taken, source, count_max, targets, topics)
@@ -1316,6 +1380,7 @@ def scan_turn(
     uint32_t source,
     dict topics not None,
     bytes stamp not None,
+    bytearray ids not None,
     Py_ssize_t count_max,
     Py_ssize_t frame_bytes_max,
     Py_ssize_t body_bytes_max,
@@ -1329,7 +1394,7 @@ def scan_turn(
     cdef list found = []
     if len(buffers) != len(rooms):
         raise ValueError("each buffer needs its room")
-    _begin_scan(&scan, texts, stamp, frame_bytes_max, body_bytes_max, text_bytes_max, batch_bytes_max)
+    _begin_scan(&scan, texts, stamp, ids, frame_bytes_max, body_bytes_max, text_bytes_max, batch_bytes_max)
     try:
         for index in range(len(buffers)):
             buffer = buffers[index]  # The list keeps it alive: targets are remembered by where their names are.

@@ -234,7 +234,8 @@ def gather_records(
 
 _NUMBER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _PLAIN = re.compile(rb"[ !#-\[\]-~]*")
-_NAME = re.compile(rb'"([A-Za-z]+)":')
+_BLANKS = re.compile(rb"[ \t\r\n]*")
+_NAME = re.compile(rb'[ \t\r\n]*"([A-Za-z]+)"[ \t\r\n]*:[ \t\r\n]*')
 _STRING = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*)"')
 _ESCAPE = re.compile(rb"\\(?:u(....)|(.))", re.DOTALL)
 _ESCAPED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
@@ -300,6 +301,8 @@ _PULL_COMMITS = 1
 """Flag of a pull that brings an offset to commit."""
 _I32_FIELDS = (3, 4, 5, 7, 9, 11)
 _REQUIRED_FIELDS = (0, 1, 4, 6)
+_ID_NAME = b"UNIQ_KEY"
+IDS_BYTES = 16
 _UNUSUAL = (
     b"MSG_REGION",
     b"CLUSTER",
@@ -350,6 +353,7 @@ def scan_sends(
     source: int,
     topics: Mapping[bytes, int],
     stamp: bytes,
+    ids: bytearray,
     count_max: int,
     frame_bytes_max: int,
     body_bytes_max: int,
@@ -359,9 +363,10 @@ def scan_sends(
     """Take whole frames that hold plain sends from `at` on, until one is not, and add them to a run.
 
     Plain is: a message with an exact header, to an existing queue of one of `topics` (name → queues), whose properties
-    name a unique id once and call for nothing but storing; the stored text is theirs and the `stamp`. A batch of such
-    messages is plain, too: each is a row, its text is stored as it is, and all take `batch_bytes_max` at most. Of the
-    properties of the batch itself only the unique id counts, for the reply.
+    name a unique id once at most and call for nothing but storing; the stored text is theirs and the `stamp`, and the
+    next of `ids` where they name none. A batch of such messages is plain, too: each is a row, its text is stored as it
+    is, and all take `batch_bytes_max` at most. Of the properties of the batch itself only the unique id counts, for the
+    reply. `ids` are 8 bytes that nobody else has and a counter, which moves on: `take_unique_id`.
     `rows`, `texts` and `targets` (queue → number) are the run and grow; rows name their `source` and target. Returns
     the position behind the last frame taken, their number, how many of them want an answer, and the topic of the next
     frame if that alone kept it from being taken: `topics` does not say.
@@ -391,7 +396,7 @@ def scan_sends(
             batch_id = send.text[facts[0] : facts[0] + facts[1]]
             messages = _messages_of(buffer, body_at, end, send, batch_bytes_max=batch_bytes_max)
         else:
-            messages = _message_of(body_at, end, send, stamp)
+            messages = _message_of(body_at, end, send, stamp, ids)
         text_bytes = len(batch_id) + sum([len(message.text) for message in messages])
         if (
             not messages
@@ -432,6 +437,8 @@ def scan_sends(
                 send.retry_count,
                 send.born_at_ms,
             )
+        if not send.marks & BATCH_MARK and not _has_id(send.text):
+            take_unique_id(ids)
         count += 1
         answers += 0 if send.marks & ONE_WAY_MARK else 1
         at = end
@@ -448,6 +455,7 @@ def scan_turn(
     source: int,
     topics: Mapping[bytes, int],
     stamp: bytes,
+    ids: bytearray,
     count_max: int,
     frame_bytes_max: int,
     body_bytes_max: int,
@@ -472,6 +480,7 @@ def scan_turn(
             source=source,
             topics=topics,
             stamp=stamp,
+            ids=ids,
             count_max=min(room, count_max),
             frame_bytes_max=frame_bytes_max,
             body_bytes_max=body_bytes_max,
@@ -484,12 +493,28 @@ def scan_turn(
     return found
 
 
-def _message_of(body_at: int, end: int, send: _Send, stamp: bytes) -> list[_Message]:
+def take_unique_id(ids: bytearray) -> str:
+    """The next unique id for a message that was sent without one."""
+    taken = ids.hex().upper()
+    ids[8:] = ((int.from_bytes(ids[8:]) + 1) & 0xFFFFFFFFFFFFFFFF).to_bytes(8)
+    return taken
+
+
+def _has_id(text: bytes) -> bool:
+    return _ID_NAME in text
+
+
+def _message_of(body_at: int, end: int, send: _Send, stamp: bytes, ids: bytearray) -> list[_Message]:
     """The message of a send; none when it is not plain."""
     facts = _facts_of(send.text)
-    if facts is None or not facts[1]:
+    if facts is None:
         return []
-    text = send.text + (b"" if send.text.endswith(b"\x02") else b"\x02") + stamp
+    text = send.text + (b"" if send.text[-1:] in (b"", b"\x02") else b"\x02") + stamp
+    if not facts[1]:
+        if _has_id(send.text):
+            return []
+        facts = (len(text) + len(_ID_NAME) + 1, 2 * IDS_BYTES, *facts[2:])
+        text += _ID_NAME + b"\x01" + ids.hex().upper().encode() + b"\x02"
     return [_Message(body_at, end - body_at, send.flag, text, facts)]
 
 
@@ -549,14 +574,20 @@ def _read_json(header: bytes) -> _Header | None:
             fields, at = found
         else:
             return None
+        at = _behind_blanks(header, at)
         if header[at : at + 1] == b"}":
             break
         if header[at : at + 1] != b",":
             return None
         at += 1
-    if at + 1 != len(header) or fields is None:
+    if _behind_blanks(header, at + 1) != len(header) or fields is None:
         return None
     return _Header(numbers.get(b"code", 0), numbers.get(b"opaque", 0), numbers.get(b"flag", 0), fields)
+
+
+def _behind_blanks(header: bytes, at: int) -> int:
+    found = _BLANKS.match(header, at)
+    return found.end() if found is not None else at
 
 
 def _json_fields(header: bytes, at: int) -> tuple[dict[bytes, bytes], int] | None:
@@ -578,7 +609,7 @@ def _json_fields(header: bytes, at: int) -> tuple[dict[bytes, bytes], int] | Non
         elif not _PLAIN.fullmatch(text):
             return None
         fields[name[1]] = text
-        at = value.end()
+        at = _behind_blanks(header, value.end())
         if header[at : at + 1] == b"}":
             return fields, at + 1
         if header[at : at + 1] != b",":
@@ -666,7 +697,7 @@ def _send_of(header: _Header, *, marks: int) -> _Send | None:
         topic_bytes = len(values[1] or b"")
         if topic_bytes > _BATCH_TOPIC_BYTES_MAX or numbers.get(5, 0) & _TRANSACTION_MASK or _is_unusual(text):
             return None
-    elif not text or code == _SEND_BATCH:
+    elif code == _SEND_BATCH:
         return None
     return _Send(
         request_id,

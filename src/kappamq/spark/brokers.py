@@ -137,8 +137,8 @@ class Brokers:
             )
         return found
 
-    def commit(self, group: str, offsets: QueueOffsets) -> None:
-        """Store progress for a group; what fails is logged, since Spark's checkpoint is what counts."""
+    def commit(self, group: str, offsets: QueueOffsets) -> bool:
+        """Store progress for a group; false when that failed, which is only logged: Spark's checkpoint counts."""
 
         async def tell(cluster: Cluster, queue: Queue) -> None:
             try:
@@ -152,6 +152,8 @@ class Brokers:
             self._ask_each(list(offsets), tell)
         except KappaError as fault:
             log.warning("progress not mirrored group=%s fault=%s", group, fault)
+            return False
+        return True
 
     def row_bytes(self, starts: QueueOffsets) -> dict[Queue, float]:
         """Mean stored size of the messages that come next in each queue, from a sample of one pull."""

@@ -3,8 +3,8 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kappamq.errors import KappaError
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_SHOWN_MAX: Final = 1000
+PIPE_COLUMNS: Final = 400
+"""Width of tables that do not go to a terminal: nothing is cut there."""
 DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 
 
@@ -48,7 +51,9 @@ Master = Annotated[
 Conf = Annotated[
     list[str] | None, typer.Option("--conf", help="A setting of Spark, as key=value; may be given several times.")
 ]
-TableFormat = Annotated[str, typer.Option("--format", help="parquet, or delta or iceberg, which need 'kappamq[lake]'.")]
+TableFormat = Annotated[
+    str, typer.Option("--format", help="parquet, or delta or iceberg, which need 'kappamq\\[lake]'.")
+]
 Output = Annotated[Path | None, typer.Option("--output", help="Directory to keep the result in; made anew.")]
 OutputFormat = Annotated[ResultFormat, typer.Option("--format", help="Of the output.")]
 IndexSlots = Annotated[
@@ -66,10 +71,12 @@ pipeline_app = typer.Typer(help="Data pipeline jobs on Spark.", no_args_is_help=
 
 @pipeline_app.command()
 def archive(
-    output: Annotated[Path, typer.Argument(help="Directory for the files, by topic and day.")],
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT", help="Directory for the files, by topic and day, or a URL of one.")
+    ],
     topic: Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be given several times.")] = None,
     pattern: Annotated[str | None, typer.Option("--pattern", help="Regular expression for topics.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="Default: OUTPUT.checkpoint.")] = None,
+    checkpoint: Annotated[str | None, typer.Option("--checkpoint", help="Default: OUTPUT.checkpoint.")] = None,
     follow: Annotated[
         int | None, typer.Option("--follow", help="Go on until Ctrl-C, a batch in so many seconds.", min=1)
     ] = None,
@@ -92,21 +99,22 @@ def archive(
         rows = job.run(
             spark,
             nameserver,
-            output=str(output),
-            checkpoint=str(checkpoint or output.with_name(output.name + ".checkpoint")),
+            output=output,
+            checkpoint=checkpoint or f"{output.rstrip('/')}.checkpoint",
             topics=",".join(topic) if topic else None,
             pattern=pattern,
             follow_seconds=follow,
             rows_per_batch=batch_rows,
             table_format=table_format,
             file_bytes=file_mb * 1024 * 1024,
+            say=_say,
         )
-    Console().print(f"{rows} messages archived in {output}")
+    _print(f"{rows} messages archived in {output}")
 
 
 @pipeline_app.command()
 def replay(
-    archived: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Directory that `archive` has written.")],
+    archived: Annotated[str, typer.Argument(metavar="ARCHIVE", help="Directory that `archive` has written.")],
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
     start: Annotated[datetime | None, typer.Option("--from", help="Stored at or after this time (UTC).")] = None,
     end: Annotated[datetime | None, typer.Option("--to", help="Stored before this time (UTC).")] = None,
@@ -135,10 +143,10 @@ def replay(
         count = job.run(
             spark,
             nameserver,
-            archive=str(archived),
+            archive=archived,
             topics=tuple(topic or ()),
-            start=start.replace(tzinfo=UTC) if start else None,
-            end=end.replace(tzinfo=UTC) if end else None,
+            start=_utc(start),
+            end=_utc(end),
             keys=tuple(key or ()),
             tags=tuple(tag or ()),
             to_topic=into,
@@ -147,13 +155,22 @@ def replay(
             is_exact=not fast,
             table_format=table_format,
         )
-    Console().print(f"{count} messages sent")
+    _print(f"{count} messages sent")
 
 
 @pipeline_app.command("dead-letters")
 def dead_letters(
     group: Annotated[list[str] | None, typer.Option("--group", help="Only this group; may be repeated.")] = None,
-    redrive: Annotated[bool, typer.Option("--redrive", help="Send each to the topic it came from, too.")] = False,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only from this topic; may be repeated.")] = None,
+    cause: Annotated[
+        list[str] | None, typer.Option("--cause", help="Only if the cause contains this text; may be repeated.")
+    ] = None,
+    key: Annotated[list[str] | None, typer.Option("--key", help="Only with this key; may be repeated.")] = None,
+    start: Annotated[datetime | None, typer.Option("--from", help="Given up at or after this time (UTC).")] = None,
+    end: Annotated[datetime | None, typer.Option("--to", help="Given up before this time (UTC).")] = None,
+    redrive: Annotated[
+        bool, typer.Option("--redrive", help="Send each of these to the topic it came from, too.")
+    ] = False,
     output: Output = None,
     output_format: OutputFormat = ResultFormat.PARQUET,
     nameserver: NameServer = DEFAULT_NAMESERVER,
@@ -162,14 +179,25 @@ def dead_letters(
 ) -> None:
     """Count what consumer groups gave up on. A letter that was sent again is not sent a second time.
 
-    Example: kappamq pipeline dead-letters --group billing --redrive
+    Example: kappamq pipeline dead-letters --group billing --cause Timeout --redrive
     """
     from kappamq.spark.jobs import dead_letters as job
 
     with _session("dead letters", master, conf) as spark:
-        found = job.run(spark, nameserver, groups=tuple(group or ()), sends=redrive)
+        letters = job.choose(
+            job.read(spark, nameserver, tuple(group or ())),
+            topics=tuple(topic or ()),
+            causes=tuple(cause or ()),
+            keys=tuple(key or ()),
+            start=_utc(start),
+            end=_utc(end),
+        ).cache()
+        sent = job.send(spark, nameserver, letters) if redrive else None
+        found = job.summarise(letters)
         _keep(found, output, output_format)
-        _show(found)
+        _show(found, otherwise="no dead letters")
+    if sent is not None:
+        _print(f"{sent} letters sent again")
 
 
 @pipeline_app.command()
@@ -192,7 +220,7 @@ def trace(
     with _session("trace", master, conf) as spark:
         for name, frame in zip(("groups", "latencies"), job.run(spark, nameserver, window=window), strict=True):
             _keep(frame, output and output / name, output_format)
-            _show(frame)
+            _show(frame, otherwise=f"no {name}: clients send traces when they are told to (trace=True)")
 
 
 @pipeline_app.command()
@@ -222,8 +250,8 @@ def lag(
             output=str(output) if output is not None else None,
             table_format=table_format,
         )
-        _show(samples.orderBy("at", "group", "topic", "broker", "queueId"))
-        _show(job.build(samples))
+        if _show(samples.orderBy("at", "group", "topic", "broker", "queueId"), otherwise="no group has any progress"):
+            _show(job.build(samples), otherwise="")
 
 
 @pipeline_app.command()
@@ -247,13 +275,12 @@ def verify(
     with _session("verify", master, conf) as spark:
         report = job.run(spark, store, **options)
         _keep(spark.createDataFrame(list(report.findings), job.SCHEMA), output, output_format)
-    console = Console(soft_wrap=True)
-    console.print(
+    _print(
         f"{report.records} records in {report.segments} segments, {report.queues} queues, {report.keys} keys: "
         f"{len(report.findings) or 'nothing'} wrong"
     )
     for finding in report.findings:
-        console.print(f"{finding.kind}: {finding.file}: log offset {finding.offset}: {finding.words}", markup=False)
+        _print(f"{finding.kind}: {finding.file}: log offset {finding.offset}: {finding.words}")
     if not report.is_sound:
         raise typer.Exit(1)
 
@@ -278,7 +305,7 @@ def rebuild(
     options = _store_options(index_slots, index_entries, delay_levels)
     with _session("rebuild", master, conf) as spark:
         made = job.run(spark, store, output=output, has_index=not no_index, **options)
-    Console(soft_wrap=True).print(
+    _print(
         f"{made.queue_entries} entries written to {output / 'consumequeue'}, "
         f"{made.index_entries} to {made.index_files} files in {output / 'index'}"
     )
@@ -311,7 +338,7 @@ def spark_cluster(
 @contextmanager
 def _session(name: str, master: str, conf: list[str] | None) -> "Iterator[SparkSession]":
     """A session for a job. What Spark says of a failure becomes one sentence."""
-    from kappamq.spark.sessions import open_session
+    from kappamq.spark.sessions import CONNECT_SCHEME, open_session
 
     # Somebody watches: Spark's bar shows how many tasks are done.
     settings = {"spark.ui.showConsoleProgress": "true"} if sys.stderr.isatty() else {}
@@ -321,14 +348,22 @@ def _session(name: str, master: str, conf: list[str] | None) -> "Iterator[SparkS
             raise typer.BadParameter(f"--conf {each}: write a setting of Spark as key=value, such as spark.cores.max=4")
         settings[key] = value
     session = open_session(f"kappamq {name}", master=master, settings=settings)
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     from kappamq.spark.jobs.frames import reason_of
+    from kappamq.spark.jobs.watching import watched
 
+    # A terminal shows Spark's bar, which Connect clients do not have.
+    is_remote = master.startswith(CONNECT_SCHEME)
+    shows_bar = sys.stderr.isatty() and not is_remote
     try:
-        yield session
+        with nullcontext() if shows_bar else watched(session, _say, is_remote=is_remote):
+            yield session
     except PySparkException as fault:
         raise KappaError(reason_of(str(fault))) from fault
+    except Py4JJavaError as fault:
+        raise KappaError(reason_of(str(fault.java_exception))) from fault
 
 
 def _keep(frame: "DataFrame", output: Path | None, output_format: ResultFormat) -> None:
@@ -346,14 +381,38 @@ def _store_options(index_slots: int | None, index_entries: int | None, delay_lev
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _show(frame: "DataFrame") -> list[dict[str, Any]]:
-    rows = [row.asDict() for row in frame.limit(ROWS_SHOWN_MAX).collect()]
-    table = Table(*frame.columns)
+def _show(frame: "DataFrame", *, otherwise: str) -> bool:
+    """Print a frame as a table, or what to say of an empty one; returns whether there was anything."""
+    rows = frame.limit(ROWS_SHOWN_MAX).collect()
+    if not rows:
+        _print(otherwise)
+        return False
+    table = Table(box=None, pad_edge=False)
+    for name in frame.columns:
+        table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*_texts(row.values()))
-    Console().print(table)
-    return rows
+        # Causes and topics are no markup.
+        table.add_row(*(Text(_cell(value)) for value in row))
+    Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS).print(table)
+    return True
 
 
-def _texts(values: Iterable[Any]) -> list[str]:
-    return ["" if value is None else str(value) for value in values]
+def _cell(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, float):
+        return f"{value:.1f}"
+    return "" if value is None else str(value)
+
+
+def _print(text: str) -> None:
+    Console(soft_wrap=True, markup=False, highlight=False).print(text)
+
+
+def _say(text: str) -> None:
+    """What happens meanwhile; results have standard output for themselves."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return moment.replace(tzinfo=UTC) if moment is not None else None

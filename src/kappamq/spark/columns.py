@@ -39,6 +39,8 @@ SPARK_TYPES: Final[dict[str, str]] = {
     "body": "binary",
 }
 
+NOT_NULL: Final = " not null"
+
 DDL: Final = ", ".join(f"{name} {kind}" for name, kind in SPARK_TYPES.items())
 """The full schema as Spark writes it."""
 
@@ -51,13 +53,16 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 def check_projection(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Names of the wanted columns, in order, given `(name, Spark type)` of each field of a user's schema.
 
-    Raises `UsageError` for a column that does not exist or that has another type: Spark would not notice.
+    Raises `UsageError` for a column that does not exist or that has another type: Spark would not notice. The type of a
+    column that must not be null ends with `NOT_NULL`.
     """
     if not fields:
         raise UsageError(f"the schema has no column: name at least one of {', '.join(COLUMNS)}")
     for name, kind in fields:
         if name not in SPARK_TYPES:
             raise UsageError(f"a topic has no column {name!r}: it has {', '.join(COLUMNS)}")
+        if kind.endswith(NOT_NULL):
+            raise UsageError(f"column {name!r} may hold nulls, and so may values of a map: leave NOT NULL out")
         if kind != SPARK_TYPES[name]:
             raise UsageError(f"column {name!r} is {SPARK_TYPES[name]}, not {kind}: correct the schema, then cast")
     return tuple(name for name, _ in fields)

@@ -35,6 +35,28 @@ COLUMNS_USED: Final = (
 COLUMNS_PASSED_OVER: Final = ("queueOffset", "storeTimestamp", "bornTimestamp", "reconsumeTimes")
 """What reading a topic gives and sending decides anew."""
 
+_TEXT: Final = ("string",)
+_NUMBER: Final = ("tinyint", "smallint", "int", "bigint")
+_BODY: Final = ("binary", "string", "struct<", "array<", "map<")
+_TYPES: Final = {
+    "body": _BODY,
+    "value": _BODY,
+    "topic": _TEXT,
+    "keys": ("string", "array<string>"),
+    "tags": _TEXT,
+    "properties": ("map<string,string>",),
+    "broker": _TEXT,
+    "queueId": _NUMBER,
+    "shardingKey": _TEXT,
+    "delayLevel": _NUMBER,
+    "deliverTime": ("timestamp", "timestamp_ntz", "bigint"),
+    "flag": _NUMBER,
+    "messageId": _TEXT,
+}
+"""What Spark may call the type of each column; `<` stands for everything that begins like this."""
+_NOTHING: Final = "void"
+"""Type of a column that has no value at all."""
+
 _PLAIN_COLUMNS: Final = frozenset({"body", "value", "topic", "keys", "tags", "properties", "messageId"})
 
 
@@ -81,6 +103,16 @@ def check_columns(columns: Sequence[str], *, topic: str | None) -> None:
         raise UsageError("no topic is given: set the option topic, or select a column topic")
     if "deliverTime" in columns and "delayLevel" in columns:
         raise UsageError("delayLevel and deliverTime exclude each other: select one of them")
+
+
+def check_types(fields: Sequence[tuple[str, str]]) -> None:
+    """Raise `UsageError` for a column, given as name and Spark type, that does not hold what messages need."""
+    for name, kind in fields:
+        allowed = _TYPES.get(name, (kind,))
+        fits = kind in allowed or any(each.endswith("<") and kind.startswith(each) for each in allowed)
+        if not fits and (kind != _NOTHING or name in ("body", "value")):
+            wanted = " or ".join(each.rstrip("<") for each in allowed)
+            raise UsageError(f"column {name!r} is {kind}, but must be {wanted}: cast it")
 
 
 def rows_to_messages(

@@ -75,7 +75,8 @@ def plan_store(options: ReadOptions, narrowing: Narrowing) -> Iterator[LogPartit
     assert options.store_paths is not None
     for broker, root in options.store_paths.items():
         mine = tuple(range_ for range_ in ranges if range_.queue.broker == broker)
-        yield from _split(broker, root, mine, held, options.partitions_min)
+        # Executors have working directories of their own.
+        yield from _split(broker, root.absolute(), mine, held, options.partitions_min)
 
 
 def _held_queues(options: ReadOptions, narrowing: Narrowing) -> Iterator[tuple[Queue, _Held]]:
@@ -117,9 +118,7 @@ def _resolve(place: Place, held: Mapping[Queue, _Held], *, late_fails: bool) -> 
         case Committed():
             raise UsageError("group:<name> needs a running broker: use mode=pull, or give offsets as JSON")
         case Explicit(offsets):
-            missing = held.keys() - offsets.keys()
-            if missing:
-                raise UsageError(f"no offset is given for {describe(missing)}: name every queue")
+            _check_complete(offsets, held)
             ends = {EARLIEST: lambda bounds: bounds.start, LATEST: lambda bounds: bounds.end}
             return {
                 queue: ends[at](held[queue].bounds) if at in ends else at
@@ -128,7 +127,8 @@ def _resolve(place: Place, held: Mapping[Queue, _Held], *, late_fails: bool) -> 
             }
         case AtTime(at_ms):
             times = dict.fromkeys(held, at_ms) if isinstance(at_ms, int) else at_ms
-            found = {queue: held[queue].files.offset_at(times[queue]) for queue in held if queue in times}
+            _check_complete(times, held)
+            found = {queue: held[queue].files.offset_at(times[queue]) for queue in held}
             late = [queue for queue, at in found.items() if _is_late(held[queue].bounds, at)]
             if late_fails and late:
                 raise UsageError(
@@ -136,6 +136,12 @@ def _resolve(place: Place, held: Mapping[Queue, _Held], *, late_fails: bool) -> 
                     "or set startingOffsetsByTimestampStrategy=latest"
                 )
             return found
+
+
+def _check_complete(given: Mapping[Queue, int], held: Mapping[Queue, _Held]) -> None:
+    """A queue that nothing is given for would be read from its beginning, or not at all."""
+    if missing := held.keys() - given.keys():
+        raise UsageError(f"no offset or time is given for {describe(missing)}: name every queue")
 
 
 def _is_late(bounds: Bounds, at: int) -> bool:

@@ -14,7 +14,7 @@ from kappamq.model.selector import SQL92, Selector
 from kappamq.spark.offsets import AtTime, End, Place, parse_assignment, parse_place, parse_queue_numbers
 
 GROUP_DEFAULT: Final = "kappamq-spark"
-DELAY_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+DELAY_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _ALIASES: Final = {
     "nameserver": "namesrvAddr",
@@ -22,6 +22,8 @@ _ALIASES: Final = {
     "subexpression": "tagExpression",
     "fetchoffset.numretries": "retries",
     "fetchoffset.retryintervalms": "retryIntervalMs",
+    "kafkaconsumer.polltimeoutms": "pullTimeoutMs",
+    "kafka.group.id": "group",
     "consumergroup": "group",
     "groupidprefix": "group",
 }
@@ -88,16 +90,19 @@ _RESERVED: Final = (
     "vipchannelenabled",
     "kerberos",
 )
-_RESERVED_PREFIXES: Final = ("client.", "tls.", "ssl.", "acl.")
+_RESERVED_PREFIXES: Final = ("client.", "tls.", "ssl.", "acl.", "kafka.security.", "kafka.sasl.", "kafka.ssl.")
 
 _BROKER_AND_PATH: Final = re.compile(r"([^/=]+)=(.+)")
 """A store with the name of its broker; a directory with `=` in its name is written with `/` before it."""
 
 _SAID_OTHERWISE: Final = {
-    "kafka.bootstrap.servers": "namesrvAddr",
-    "topic": "subscribe",
-    "topics": "subscribe",
+    "kafka.bootstrap.servers": ("namesrvAddr",),
+    "bootstrap.servers": ("namesrvAddr",),
+    "topic": ("subscribe",),
+    "topics": ("subscribe", "topic"),
+    "subscribe": ("topic",),
 }
+"""What others call an option: the name of it for reading, or for writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,8 +307,8 @@ def _check_ignored(raw: str, names: tuple[str, ...]) -> None:
             f"option {raw!r} is reserved for access control, TLS and namespaces, which this source does not have yet: "
             "remove it and reach the cluster over a trusted network"
         )
-    instead = _SAID_OTHERWISE.get(key)
-    if instead not in names:
+    instead = next((name for name in _SAID_OTHERWISE.get(key, ()) if name in names), None)
+    if instead is None:
         close = difflib.get_close_matches(key, [name.lower() for name in names], n=1, cutoff=0.5)
         instead = next((name for name in names if close and name.lower() == close[0]), None)
     hint = f"did you mean {instead!r}?" if instead else f"known are {', '.join(names)}"
@@ -399,7 +404,8 @@ def _store_paths(given: _Given, mode: str) -> dict[str, Path] | None:
 
 
 def _delay_ms(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|h)", text)
+    match = re.fullmatch(rf"(\d+)\s*({'|'.join(DELAY_UNITS_MS)})", text)
     if match is None:
-        raise UsageError(f"maxTriggerDelay is {text!r}: write a number and a unit (ms, s, m, h), for example 15m")
+        units = ", ".join(DELAY_UNITS_MS)
+        raise UsageError(f"maxTriggerDelay is {text!r}: write a number and a unit ({units}), for example 15m")
     return int(match[1]) * DELAY_UNITS_MS[match[2]]

@@ -80,8 +80,8 @@ def loss_message(losses: list[str]) -> str:
     """One sentence for all losses, and the way out."""
     more = f" (and {len(losses) - 3} more queues)" if len(losses) > 3 else ""
     return (
-        "; ".join(losses[:3]) + more + ": they expired or the topic was made anew. To go on without them set "
-        "failOnDataLoss=false; to start over use a new checkpoint directory"
+        "; ".join(losses[:3]) + more + ": they expired, the topic was made anew, or the options name offsets that "
+        "never were. To go on without them set failOnDataLoss=false; a new checkpoint directory starts a stream over"
     )
 
 
@@ -92,7 +92,7 @@ def _plan_queue(queue: Queue, start: int, end: int, held: Bounds | None) -> tupl
             return OffsetRange(queue, start, start), None
         return OffsetRange(queue, end, end), f"queue {name} is gone with offsets {start} to {end}"
     if start > held.end:
-        loss = f"queue {name} ends at {held.end}, but offset {start} was read before"
+        loss = f"queue {name} ends at {held.end}, before offset {start}, where reading was to go on"
         return OffsetRange(queue, held.start, min(max(end, held.start), held.end)), loss
     if end > held.end:
         loss = f"queue {name} ends at {held.end}, but should be read up to {end}"

@@ -118,7 +118,10 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):
 
 def _check(options: WriteOptions, columns: Sequence[str], *, is_overwrite: bool) -> None:
     if is_overwrite:
-        raise UsageError("a topic cannot be overwritten: use mode('append'), or outputMode('append') or ('update')")
+        raise UsageError(
+            "a topic cannot be overwritten: use mode('append') or outputMode('append'); rows that change, such as "
+            "aggregates, are sent from foreachBatch"
+        )
     check_columns(columns, topic=options.topic)
     placed = [name for name in ("queueId", "shardingKey", "delayLevel", "deliverTime") if name in columns]
     if options.is_transactional and placed:

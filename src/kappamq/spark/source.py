@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kappamq.model.message import Queue
-from kappamq.spark.columns import DDL, check_projection
+from kappamq.spark.columns import DDL, NOT_NULL, check_projection
 from kappamq.spark.offsets import End, QueueOffsets, from_checkpoint, to_checkpoint
 from kappamq.spark.options import ReadOptions, parse_read_options, parse_write_options
 from kappamq.spark.partitions import RangePartition, plan_partitions
@@ -34,7 +34,7 @@ from kappamq.spark.planning import DataLost, admit, check_subject, loss_message,
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
     from kappamq.spark.brokers import Brokers
 
@@ -64,18 +64,34 @@ class RocketMQSource(DataSource):
         return TopicStreamReader(parse_read_options(self.options, is_stream=True), _columns(schema))
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceArrowWriter":
+        from kappamq.spark.encoding import check_types
         from kappamq.spark.sink import TopicWriter
 
-        return TopicWriter(parse_write_options(self.options), schema.names, is_overwrite=overwrite)
+        writer = TopicWriter(parse_write_options(self.options), schema.names, is_overwrite=overwrite)
+        check_types(_fields(schema))
+        return writer
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamArrowWriter":  # noqa: N802
+        from kappamq.spark.encoding import check_types
         from kappamq.spark.sink import TopicStreamWriter
 
-        return TopicStreamWriter(parse_write_options(self.options), schema.names, is_overwrite=overwrite)
+        writer = TopicStreamWriter(parse_write_options(self.options), schema.names, is_overwrite=overwrite)
+        check_types(_fields(schema))
+        return writer
+
+
+def _fields(schema: "StructType") -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 def _columns(schema: "StructType") -> tuple[str, ...]:
-    return check_projection([(field.name, field.dataType.simpleString()) for field in schema.fields])
+    return check_projection([(field.name, _kind(field)) for field in schema.fields])
+
+
+def _kind(field: "StructField") -> str:
+    """Type of a field; neither it nor the values of a map can be promised not to be null."""
+    may_be_null = field.nullable and getattr(field.dataType, "valueContainsNull", True)
+    return str(field.dataType.simpleString()) + ("" if may_be_null else NOT_NULL)
 
 
 class TopicReader(DataSourceReader):
@@ -128,7 +144,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: QueueOffsets = {}
         self._latest_at = 0.0
         self._target: QueueOffsets | None = None
-        self._mirrored: QueueOffsets | None = None
+        # Nothing is known of what an earlier run has published, so a restart publishes all of it again.
+        self._mirrored: QueueOffsets = {}
+        self._mirrors_at = 0.0
         self._last_batch_at = time.monotonic()
 
     # ── What Spark asks ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,9 +237,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _mirror(self, done: QueueOffsets) -> None:
         """Publish progress. Spark asks for the next offsets only when the batch that ended at `done` is committed."""
         group = self.options.mirrored_group
-        if group is not None and self._mirrored is not None and done != self._mirrored:
-            self._open().commit(group, {q: at for q, at in done.items() if at != self._mirrored.get(q)})
-        self._mirrored = done
+        moved = {q: at for q, at in done.items() if at != self._mirrored.get(q)}
+        if group is None or not moved or time.monotonic() < self._mirrors_at:
+            return
+        if self._open().commit(group, moved):
+            self._mirrored = done
+        else:
+            # Spark asks many times a second: what failed is tried again after a while.
+            self._mirrors_at = time.monotonic() + self.options.discovery_ms / 1000
 
     def _check_not_shorter(self, begin: QueueOffsets, latest: QueueOffsets) -> None:
         losses = [

@@ -22,7 +22,7 @@ from kappamq.model.properties import Name, property_of
 from kappamq.store.checkpoint import ABORT_NAME, OwnCheckpoint, load_flushed, load_own, load_times
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, QueueFiles
-from kappamq.store.dispatch import Arrival, derive
+from kappamq.store.dispatch import Arrival, derive, is_code_of
 from kappamq.store.files import FileSystem, RealFileSystem
 from kappamq.store.key_index import HEADER_BYTES, SLOT_BYTES, IndexFile, KeyIndex, key_hash
 from kappamq.store.log_scan import (
@@ -334,10 +334,8 @@ class _Check:
         for queue_offset in range(offset, expected.end):
             log_offset, size, code = UNIT.unpack_from(expected.units, (queue_offset - expected.start) * UNIT_BYTES)
             unit = queue.unit(queue_offset)
-            # RocketMQ's address of an extended entry instead of a tags code.
-            if unit is not None and unit[2] < -(1 << 31) and unit[:2] == (log_offset, size):
-                continue
-            if unit != (log_offset, size, code):
+            is_there = unit is not None and unit[:2] == (log_offset, size) and is_code_of(queue.topic, unit[2], code)
+            if not is_there:
                 text = f"entry {queue_offset} is {unit}, but the log says {(log_offset, size, code)}"
                 self._report.add(where, log_offset, text)
                 return

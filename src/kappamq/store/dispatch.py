@@ -11,6 +11,8 @@ from kappamq.store.log_scan import RecordFacts
 
 TAG_CODES_CACHED: Final = 4096
 UNKNOWN_LEVEL_MS: Final = 1000
+LEVEL_CHANGE_MS_MAX: Final = 10 * 366 * 86_400_000
+"""By how much the delay of a level may have changed since a message was stored."""
 
 _PREPARED = int(Flags.PREPARED)
 _ROLLED_BACK = int(Flags.ROLLED_BACK)
@@ -49,6 +51,15 @@ class Batch:
     def forget(self, topic: str) -> None:
         """Its queues are gone: its records get no entries."""
         self.arrivals[:] = [arrival for arrival in self.arrivals if arrival.topic != topic]
+
+
+def is_code_of(topic: str, code: int, derived: int) -> bool:
+    """Whether the code of a queue entry may stand for a record whose code is now derived as `derived`."""
+    # RocketMQ: codes below the range of 32 bits are addresses in consumequeue_ext.
+    if code == derived or code < -(1 << 31):
+        return True
+    # A delivery time that was promised under other delay levels holds.
+    return topic == SCHEDULE_TOPIC and abs(code - derived) <= LEVEL_CHANGE_MS_MAX
 
 
 def derive(facts: RecordFacts, log_offset: int, size: int, delay_levels_ms: tuple[int, ...]) -> Arrival:

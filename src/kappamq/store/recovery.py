@@ -18,7 +18,7 @@ from kappamq.kernel.verify_reference import NO_CRC
 from kappamq.store.checkpoint import ABORT_NAME, OwnCheckpoint, TimeCheckpoint, load_flushed, load_own, load_times
 from kappamq.store.commit_log import CommitLog
 from kappamq.store.consume_queue import BLANK_SIZE, ConsumeQueue
-from kappamq.store.dispatch import Arrival, derive
+from kappamq.store.dispatch import Arrival, derive, is_code_of
 from kappamq.store.files import FULL_DISK_ERRORS, FileSystem
 from kappamq.store.key_index import IndexFile, KeyIndex
 from kappamq.store.log_scan import (
@@ -364,8 +364,8 @@ class Recovery:
         facts = read_facts(segment.map, at)
         if (facts.topic, facts.queue_id, facts.queue_offset) != (queue.topic, queue.queue_id, queue_offset):
             return False
-        # RocketMQ: codes below the range of 32 bits are addresses in consumequeue_ext.
-        return code < -(1 << 31) or derive(facts, log_offset, size, self._settings.delay_levels_ms).tags_code == code
+        derived = derive(facts, log_offset, size, self._settings.delay_levels_ms)
+        return is_code_of(queue.topic, code, derived.tags_code)
 
     def _log_end(self) -> int:
         # Before the end is known, every byte that the files have room for may belong to the log.

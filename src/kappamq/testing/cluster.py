@@ -15,7 +15,7 @@ from kappamq.broker.settings import BrokerSettings
 from kappamq.nameserver.app import NameServer, NameServerSettings
 from kappamq.store.settings import StoreSettings
 
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 90.0
 STOP_SECONDS: Final = 60.0
 
 SMALL_STORE: Final = StoreSettings(

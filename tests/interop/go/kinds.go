@@ -184,7 +184,7 @@ func lettered(topic string) []*primitive.Message {
 
 func sendAll(nameserver, topic string, messages []*primitive.Message, options ...producer.Option) error {
 	options = append(options, producer.WithNameServer([]string{nameserver}), producer.WithGroupName("go-producers"),
-		producer.WithInstanceName("p"+topic), producer.WithRetry(2))
+		producer.WithInstanceName("p"+topic), producer.WithRetry(2), producer.WithSendMsgTimeout(sendTimeout))
 	client, err := rocketmq.NewProducer(options...)
 	if err != nil {
 		return err

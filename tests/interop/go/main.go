@@ -27,6 +27,9 @@ import (
 
 const waitMax = 60 * time.Second
 
+// A message that is sent again because its answer came late on a crowded machine would come twice.
+const sendTimeout = 30 * time.Second
+
 type sent struct {
 	Status      int    `json:"status"`
 	QueueID     int    `json:"queueId"`
@@ -88,6 +91,7 @@ func send(nameserver, topic string, count int) ([]sent, error) {
 		producer.WithGroupName("go-producers"),
 		producer.WithInstanceName("go-producer"),
 		producer.WithRetry(2),
+		producer.WithSendMsgTimeout(sendTimeout),
 	)
 	if err != nil {
 		return nil, err

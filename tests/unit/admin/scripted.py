@@ -56,7 +56,7 @@ class ScriptedBroker:
 async def scripted_cluster(*names: str, cluster: str = "c1") -> AsyncIterator[tuple[Admin, list[ScriptedBroker]]]:
     """An admin and one scripted broker for each name, each in a cluster of its own if named `broker@cluster`."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(20))
+        await stack.enter_async_context(asyncio.timeout(60))
         nameserver = await stack.enter_async_context(NameServer(NameServerSettings(listen_port=0)))
         brokers = []
         for name in names:

@@ -16,7 +16,7 @@ from tests.unit.admin.scripted import scripted_cluster
 def test_no_broker_says_how_to_start_one() -> None:
     async def scenario() -> None:
         settings = NameServerSettings(listen_port=0)
-        async with asyncio.timeout(10), NameServer(settings) as server, Admin(server.address) as admin:
+        async with asyncio.timeout(30), NameServer(settings) as server, Admin(server.address) as admin:
             with pytest.raises(NotFound, match=f"kappamq broker --nameserver {server.address}"):
                 await admin.brokers.overview()
 
@@ -27,7 +27,7 @@ def test_no_name_server_is_a_transport_error() -> None:
     async def scenario() -> None:
         async with NameServer(NameServerSettings(listen_port=0)) as server:
             address = server.address
-        async with asyncio.timeout(10), Admin(address) as admin:
+        async with asyncio.timeout(30), Admin(address) as admin:
             with pytest.raises(TransportError, match=address):
                 await admin.brokers.overview()
 

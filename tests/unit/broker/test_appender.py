@@ -51,7 +51,7 @@ class Scene:
         self.appender.submit([record(body)], self.done, wait=wait)
 
     async def answered(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(self.outcomes) < count:
                 await asyncio.sleep(0.001)
 
@@ -133,7 +133,7 @@ def test_a_send_that_does_not_wait_is_answered_early_but_visible_late(
             assert len(made.outcomes) == 1
             assert not made.arrivals
             made.disk.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not made.arrivals:
                     await asyncio.sleep(0.001)
             assert len(made.outcomes) == 1
@@ -170,7 +170,7 @@ def test_a_disk_that_is_too_slow_is_told_once_and_the_record_is_there_later(
             made.appender.expire()
             assert made.late == [True]
             made.disk.set()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while not made.arrivals:
                     await asyncio.sleep(0.001)
             assert made.late == [True]

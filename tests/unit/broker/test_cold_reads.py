@@ -34,7 +34,7 @@ class Shelf:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         self.warmed.append((queue_id, start))
-        assert self.gate.wait(10)
+        assert self.gate.wait(30)
         self.under_way -= 1
         if topic == "broken":
             raise OSError("the disk has a fault")
@@ -53,7 +53,7 @@ def in_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], Non
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -180,14 +180,28 @@ async def test_who_waits_is_called_in_order_and_counts_once() -> None:
         pass
     assert cold.must_wait
     called: list[int] = []
+    after_one_turn: list[tuple[int, bool, bool, bool]] = []
+
+    def look() -> None:
+        of_one_turn, must_wait = len(called), cold.must_wait
+        cold.grant(1)
+        granted, refused = (cold.may_read("t", 0, 0, 1) for _ in range(2))
+        after_one_turn.append((of_one_turn, must_wait, granted is not None, refused is None))
+
+    def call(number: int) -> None:
+        called.append(number)
+        if len(called) == 1:
+            # Runs when this turn is over, and before the next one can begin.
+            asyncio.get_running_loop().call_soon(look)
+
     for number in range(2 * PULLS_MAX):
-        cold.when_turn(partial(called.append, number))
-    await until(lambda: bool(called))
-    assert 0 < len(called) <= PULLS_MAX
-    assert cold.must_wait  # They have used up this turn.
-    cold.grant(1)
-    assert cold.may_read("t", 0, 0, 1) is not None
-    assert cold.may_read("t", 0, 0, 1) is None
+        cold.when_turn(partial(call, number))
+    await until(lambda: bool(after_one_turn))
+    [(of_one_turn, must_wait, was_granted, was_refused)] = after_one_turn
+    assert 0 < of_one_turn <= PULLS_MAX
+    assert must_wait  # They have used up this turn.
+    assert was_granted
+    assert was_refused
     await until(lambda: len(called) == 2 * PULLS_MAX)
     assert called == list(range(2 * PULLS_MAX))
 
@@ -204,7 +218,7 @@ async def test_beside_others_who_send_pulls_take_turns() -> None:
         taken += 1
     assert 0 < taken <= PULLS_MAX
     shelf.written += 100
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         gone = tasks.create_task(cold.turn())
         waiting = [tasks.create_task(cold.turn()) for _ in range(2 * PULLS_MAX)]
         await asyncio.sleep(0)

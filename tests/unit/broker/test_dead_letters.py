@@ -61,5 +61,16 @@ def test_a_long_cause_is_cut_between_characters() -> None:
 
 def test_properties_of_a_message_that_a_client_gave_up() -> None:
     text = encode_properties({"DELAY": "5", "RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "ID"})
-    properties = decode_properties(dead_letter_properties(text))
+    properties = decode_properties(dead_letter_properties(text, cause="not told"))
     assert (properties["DELAY"], properties["DLQ_ORIGIN_TOPIC"]) == ("0", "orders")
+    assert properties["KAPPA_CAUSE"] == "not told"
+    told = decode_properties(dead_letter_properties(text + "KAPPA_CAUSE\x01KeyError\x02", cause="not told"))
+    assert told["KAPPA_CAUSE"] == "KeyError"
+
+
+@pytest.mark.parametrize("padding", [32_500, 32_600, 32_640])
+def test_a_letter_without_room_for_its_facts_is_still_one(padding: int) -> None:
+    message = stored(16, RETRY_TOPIC="orders", ORIGIN_MESSAGE_ID="ID", WAIT="false", DELAY="18", pad="x" * padding)
+    record = retry_record(message, replace(FAILURE, cause="y" * 200), queue_id=0, store_host=HOST)
+    assert len(record.properties) <= 32_767 - 1 - 20
+    assert decode_properties(record.properties.decode())["pad"] == "x" * padding

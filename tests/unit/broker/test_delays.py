@@ -8,7 +8,7 @@ from kappamq.errors import Busy
 from kappamq.model.names import SCHEDULE_TOPIC
 from kappamq.model.record import NewRecord
 from kappamq.store.config_files import load_config
-from tests.property.crashing_broker import CONFIG, CrashingBroker
+from tests.property.crashing_broker import CONFIG, LEVELS_MS, CrashingBroker
 
 
 def run(scenario: Callable[[CrashingBroker], Awaitable[None]]) -> None:
@@ -108,6 +108,29 @@ def test_progress_is_kept_in_rocketmqs_file() -> None:
         assert "dataVersion" in value
         await broker.start()
         assert [broker.delays.next_offset(level) for level in (1, 2, 3)] == [1, 0, 0]
+
+    run(scenario)
+
+
+def test_levels_that_the_settings_no_longer_have_deliver_what_waits_there_and_nothing_twice() -> None:
+    async def scenario(broker: CrashingBroker) -> None:
+        await broker.send(b"delivered", DELAY="3")
+        broker.clock.advance(ms=60_000)
+        await broker.delays.deliver_due()
+        await broker.send(b"waiting", DELAY="3")
+        await broker.stop()
+        broker.levels_ms = (1000,)
+        await broker.start()
+        broker.clock.advance(ms=59_999)
+        await broker.delays.deliver_due()
+        assert broker.counts() == {b"delivered": 1}
+        broker.clock.advance(ms=1)
+        await broker.delays.deliver_due()
+        await broker.stop()
+        broker.levels_ms = LEVELS_MS
+        await broker.start()
+        await broker.delays.deliver_due()
+        assert broker.counts() == {b"delivered": 1, b"waiting": 1}
 
     run(scenario)
 

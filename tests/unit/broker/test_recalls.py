@@ -1,25 +1,8 @@
-"""Recall handles."""
+"""Which messages may be taken back."""
 
-import pytest
-
-from kappamq.broker.recalls import RecallHandle, recall_handle
-from kappamq.errors import UsageError
+from kappamq.broker.recalls import recall_handle
 from kappamq.model.properties import encode_properties
-
-# The worked example of the client specification.
-EXAMPLE = "djEgVG9waWNUZXN0IGJyb2tlci1hIDE3NTgyODE0MDAwMDAgQzBBODAxMEEzMDM5MThCNEFBQzI1RUYzNDBCQjAwMDU="
-
-
-def test_the_known_handle() -> None:
-    handle = RecallHandle.decode(EXAMPLE)
-    assert (handle.topic, handle.broker, handle.deliver_at_ms) == ("TopicTest", "broker-a", 1758281400000)
-    assert handle.encode() == EXAMPLE
-
-
-@pytest.mark.parametrize("text", ["", "no base64!", "djIgYSBiIDEgYw==", "djEgYSBiIHggYw==", "djEgYQ==", "A" * 4096])
-def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="recall handle"):
-        RecallHandle.decode(text)
+from kappamq.model.recalls import RecallHandle
 
 
 def test_a_handle_names_the_tick_of_a_timed_message_but_no_recall_has_one() -> None:

@@ -181,6 +181,43 @@ def test_a_full_disk_for_timer_files_is_waited_for() -> None:
     run(scenario)
 
 
+def test_a_steady_stream_of_new_messages_does_not_hold_up_what_is_due() -> None:
+    async def scenario(broker: CrashingBroker) -> None:
+        await broker.send(b"due", TIMER_DELAY_MS="1000")
+        await broker.timers.run_once()
+        broker.clock.advance(ms=2000)
+        await broker.send(b"far", TIMER_DELAY_MS="1000000")
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(broker.timers.run_once())
+            for number in range(2000):
+                await broker.send(b"far %d" % number, TIMER_DELAY_MS="1000000")
+                await asyncio.sleep(0)
+                if broker.counts():
+                    break
+            running.cancel()
+        assert broker.counts() == {b"due": 1}
+
+    run(scenario)
+
+
+def test_a_recall_that_was_stored_in_time_counts_although_much_waits_before_it() -> None:
+    async def scenario(broker: CrashingBroker) -> None:
+        await broker.send(b"regretted", TIMER_DELAY_MS="5000")
+        await broker.timers.run_once()
+        for number in range(module.BATCH_MAX + 10):
+            await broker.send(b"%d" % number, TIMER_DELAY_MS="100000")
+        await broker.send(
+            b"0",
+            UNIQ_KEY="x",
+            TIMER_DELIVER_MS=str(START_MS + 4001),
+            TIMER_DEL_UNIQKEY=delete_key(TOPIC, b"regretted".hex().upper()),
+        )
+        await pass_time(broker, 6000)
+        assert broker.counts() == {}
+
+    run(scenario)
+
+
 def test_files_are_those_of_rocketmq() -> None:
     async def scenario(broker: CrashingBroker) -> None:
         await broker.send(b"a", TIMER_DELAY_MS="5000")

@@ -15,7 +15,7 @@ def test_first_of_ends_with_the_first() -> None:
     async def scenario() -> None:
         done = asyncio.Event()
         done.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await first_of(asyncio.Event().wait, done.wait)
 
     asyncio.run(scenario())
@@ -26,7 +26,7 @@ def test_first_of_raises_what_ended_it() -> None:
         raise ValueError("broken")
 
     async def scenario() -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await first_of(asyncio.Event().wait, fail)
 
     with pytest.raises(ExceptionGroup) as group:
@@ -41,7 +41,7 @@ def test_signals_stop(number: signal.Signals) -> None:
     async def scenario() -> None:
         stopping = stop_event()
         os.kill(os.getpid(), number)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await stopping.wait()
 
     try:

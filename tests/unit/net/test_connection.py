@@ -70,10 +70,12 @@ def test_a_call_without_an_answer_times_out_and_a_late_answer_is_dropped() -> No
             served(lambda connection, request: held.append((connection, request))) as address,
             Dialer() as dialer,
         ):
+            connection = await dialer.connect(address)
             with pytest.raises(CallTimeout):
                 await dialer.call_raw(address, Command(1), timeout_ms=50)
+            while not held:
+                await asyncio.sleep(0)
             echo(*held[0])
-            connection = await dialer.connect(address)
             again = connection.begin(Command(1, body=b"second"), timeout_ms=5000)
             while len(held) < 2:
                 await asyncio.sleep(0)
@@ -179,7 +181,7 @@ def test_idle_peers_are_closed() -> None:
             host, port = address.split(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     assert await reader.read(1) == b""
             except ConnectionResetError:
                 pass

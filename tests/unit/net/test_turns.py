@@ -21,7 +21,7 @@ if TYPE_CHECKING or IS_COMPILED:
 
 pytestmark = pytest.mark.skipif(not IS_COMPILED, reason="the compiled half of turns is not built")
 
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
 
 
 class Desk:

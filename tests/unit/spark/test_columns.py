@@ -1,7 +1,7 @@
 import pytest
 
 from kappamq.errors import UsageError
-from kappamq.spark.columns import ARROW_TYPES, COLUMNS, SPARK_TYPES, check_projection
+from kappamq.spark.columns import ARROW_TYPES, COLUMNS, NOT_NULL, SPARK_TYPES, check_projection
 
 
 def test_both_type_tables_have_the_same_columns() -> None:
@@ -17,6 +17,7 @@ def test_projection_keeps_the_users_order() -> None:
     [
         ([("value", "binary")], "no column 'value'"),
         ([("body", "string")], "'body' is binary, not string"),
+        ([("body", "binary" + NOT_NULL)], "'body' may hold nulls"),
         ([], "no column"),
     ],
 )

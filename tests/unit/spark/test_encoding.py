@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kappamq.client.core.preparing import prepare
 from kappamq.errors import InvalidMessage, UsageError
 from kappamq.model.properties import Name
-from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, plain_rows, rows_to_messages
+from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, check_types, plain_rows, rows_to_messages
 
 IDENTITY = RowIdentity("query", 3, 1)
 
@@ -98,6 +98,30 @@ def test_rows_without_body_or_topic_are_refused() -> None:
 def test_columns_are_checked_before_anything_is_sent(columns: list[str], topic: str | None, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check_columns(columns, topic=topic)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("body", "int", "'body' is int, but must be binary or string or struct or array or map: cast it"),
+        ("value", "void", "'value' is void"),
+        ("keys", "bigint", "must be string or array<string>"),
+        ("tags", "int", "must be string"),
+        ("properties", "map<string,int>", "must be map<string,string>"),
+        ("properties", "struct<a:int>", "must be map<string,string>"),
+        ("queueId", "string", "must be tinyint or smallint or int or bigint"),
+        ("shardingKey", "bigint", "must be string"),
+        ("deliverTime", "string", "must be timestamp"),
+    ],
+)
+def test_columns_of_wrong_types_are_named(name: str, kind: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_types([(name, kind)])
+
+
+def test_columns_of_right_types() -> None:
+    fields = [("body", "struct<a:int>"), ("keys", "array<string>"), ("tags", "void"), ("queueOffset", "bigint")]
+    check_types([*fields, ("deliverTime", "timestamp"), ("delayLevel", "int"), ("properties", "map<string,string>")])
 
 
 # ── Column by column ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -45,6 +45,13 @@ def test_tasks_share_without_overlap(root: Path, pieces: int) -> None:
     assert [row["body"] for row in rows(root, minPartitions=str(pieces))] == [b"m%d" % n for n in range(60)]
 
 
+def test_tasks_know_the_full_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root.parent)
+    given = {"mode": "files", "subscribe": "orders", "storePath": root.name}
+    (partition,) = plan_store(parse_read_options(given, is_stream=False), Narrowing())
+    assert partition.root == root
+
+
 def test_filters(root: Path) -> None:
     assert [row["body"] for row in rows(root, tagExpression="t1")] == [b"m%d" % n for n in range(1, 60, 2)]
     assert [row["body"] for row in rows(root, sqlFilter="KEYS = 'm7'")] == [b"m7"]
@@ -66,8 +73,10 @@ def test_mistakes(root: Path) -> None:
         rows(root, subscribe="none")
     with pytest.raises(UsageError, match="needs a running broker"):
         rows(root, startingOffsets="group:g")
-    with pytest.raises(UsageError, match="no offset is given"):
-        rows(root, startingOffsets='{"orders":{"broker-a":{"0":1}}}')
+    for option in ("startingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        given: dict[str, Any] = {option: '{"orders":{"broker-a":{"0":1}}}'}
+        with pytest.raises(UsageError, match="is given for orders/broker-a/1, orders/broker-a/2: name every queue"):
+            rows(root, **given)
     with pytest.raises(UsageError, match="earlier time"):
         rows(root, startingTimestamp="9999999999999")
     with pytest.raises(UsageError, match="use minPartitions"):

@@ -27,9 +27,18 @@ def test_defaults() -> None:
 
 def test_names_are_case_insensitive_and_have_aliases() -> None:
     options = parse_read_options(
-        {"NAMESERVER": "a:1", "Subscribe": "a, b,a", "subexpression": "x || y", "fetchOffset.numRetries": "0"},
+        {
+            "NAMESERVER": "a:1",
+            "Subscribe": "a, b,a",
+            "subexpression": "x || y",
+            "fetchOffset.numRetries": "0",
+            "kafkaConsumer.pollTimeoutMs": "700",
+            "kafka.group.id": "readers",
+        },
         is_stream=False,
     )
+    assert options.pull_timeout_ms == 700
+    assert options.group == "readers"
     assert options.name_servers == "a:1"
     assert options.topics == ("a", "b")
     assert options.selector is not None
@@ -42,10 +51,12 @@ def test_names_are_case_insensitive_and_have_aliases() -> None:
     [
         ({"startingOffset": "earliest"}, "did you mean 'startingOffsets'"),
         ({"kafka.bootstrap.servers": "x"}, "did you mean 'namesrvAddr'"),
+        ({"bootstrap.servers": "x"}, "did you mean 'namesrvAddr'"),
         ({"topic": "orders"}, "did you mean 'subscribe'"),
         ({"zzzzzzzz": "1"}, "known are namesrvAddr"),
         ({"accessKey": "1"}, "reserved for access control"),
         ({"client.tls": "1"}, "reserved for access control"),
+        ({"kafka.security.protocol": "SSL"}, "reserved for access control"),
         ({"nameServer": "other:1"}, "given twice"),
         ({"subscribePattern": "a.*"}, "exclude each other"),
         ({"startingOffsets": "latest"}, "table would be empty"),
@@ -123,6 +134,11 @@ def test_trigger_delay_and_spark_s_own_options() -> None:
     assert options.rows_min == 10
 
 
+@pytest.mark.parametrize(("text", "ms"), [("200ms", 200), ("15m", 900_000), ("15min", 900_000), ("1 d", 86_400_000)])
+def test_delays_have_sparks_units(text: str, ms: int) -> None:
+    assert read(True, maxTriggerDelay=text).trigger_delay_ms == ms
+
+
 def test_files_mode_needs_no_name_server() -> None:
     options = parse_read_options(
         {"subscribe": "orders", "mode": "files", "storePath": "/data/broker-a,/data/broker-b"}, is_stream=False
@@ -150,5 +166,7 @@ def test_writer() -> None:
     assert options.compression == "zstd"
     with pytest.raises(UsageError, match="did you mean 'topic'"):
         parse_write_options({"namesrvAddr": "a:1", "topik": "orders"})
+    with pytest.raises(UsageError, match="did you mean 'topic'"):
+        parse_write_options({"namesrvAddr": "a:1", "subscribe": "orders"})
     with pytest.raises(UsageError, match="no name server"):
         parse_write_options({"topic": "orders"})

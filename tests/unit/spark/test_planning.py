@@ -34,8 +34,8 @@ def test_a_range_that_is_held() -> None:
         (2, 9, Bounds(5, 9), "lost offsets 2 to 5", [(5, 9)]),
         (2, 4, Bounds(5, 9), "lost offsets 2 to 4", []),
         (2, 9, Bounds(0, 6), "ends at 6, but should be read up to 9", [(2, 6)]),
-        (8, 9, Bounds(0, 3), "ends at 3, but offset 8 was read before", [(0, 3)]),
-        (8, 2, Bounds(0, 3), "ends at 3, but offset 8 was read before", [(0, 2)]),
+        (8, 9, Bounds(0, 3), "ends at 3, before offset 8", [(0, 3)]),
+        (8, 2, Bounds(0, 3), "ends at 3, before offset 8", [(0, 2)]),
         (2, 9, None, "is gone with offsets 2 to 9", []),
     ],
 )

@@ -1,12 +1,16 @@
 """The checker finds what is broken, and where."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kappamq.errors import StorageError
+from kappamq.model.record import decode_record
 from kappamq.store.check import check_store
 from kappamq.store.consume_queue import UNIT
+from kappamq.store.reading import QueueEntry
+from kappamq.store.store import Store
 from tests.faults.records import ROOT, commit, new_record, open_store, small_settings
 from tests.faults.simulated_files import SimulatedFileSystem
 
@@ -64,6 +68,23 @@ def test_wrong_queue_entry(files: SimulatedFileSystem, field: int) -> None:
     (found,) = texts(files)
     assert found.startswith("consumequeue/orders/0:")
     assert "entry 23 is" in found
+
+
+def test_other_delay_levels_than_when_messages_were_stored_are_no_damage(files: SimulatedFileSystem) -> None:
+    store = open_store(files, small_settings(delay_levels_ms=(7_000, 8_000)))
+    waiting = replace(new_record(topic="SCHEDULE_TOPIC_XXXX", queue_id=1), properties=b"DELAY\x012\x02")
+    store.append([waiting, waiting])
+    commit(store)
+    store.close()
+    assert texts(files) == []
+    reopened = open_store(files)
+    entries = reopened.entries("SCHEDULE_TOPIC_XXXX", 1, 0, 2)
+    assert [entry.tags_code - stored_at_ms(reopened, entry) for entry in entries] == [8_000, 8_000]
+    reopened.close()
+
+
+def stored_at_ms(store: Store, entry: QueueEntry) -> int:
+    return decode_record(store.read(entry.log_offset, entry.size)).stored_at_ms
 
 
 def test_surplus_and_missing_queue_entries(files: SimulatedFileSystem) -> None:

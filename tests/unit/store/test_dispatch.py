@@ -3,7 +3,7 @@
 import pytest
 
 from kappamq.model.properties import java_hash
-from kappamq.store.dispatch import Arrival, derive
+from kappamq.store.dispatch import LEVEL_CHANGE_MS_MAX, Arrival, derive, is_code_of
 from kappamq.store.log_scan import RecordFacts
 from kappamq.store.settings import DELAY_LEVELS_MS
 
@@ -45,6 +45,22 @@ def test_code_of_a_delayed_record_is_its_delivery_time(level: str, delay_ms: int
 @pytest.mark.parametrize("text", ["TAGS\x01a\x02", "DELAY\x010\x02TAGS\x01a\x02", "DELAY\x01x\x02TAGS\x01a\x02"])
 def test_schedule_record_without_a_level_keeps_its_tag_code(text: str) -> None:
     assert derived(text, topic="SCHEDULE_TOPIC_XXXX").tags_code == java_hash("a")
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "is_one"),
+    [
+        ("orders", 7, True),
+        ("orders", 8, False),
+        ("orders", -(1 << 31) - 1, True),
+        ("SCHEDULE_TOPIC_XXXX", 8, True),
+        ("SCHEDULE_TOPIC_XXXX", 8 + LEVEL_CHANGE_MS_MAX, False),
+    ],
+)
+def test_a_delivery_time_may_come_from_other_levels_but_a_tag_code_is_exact(
+    topic: str, code: int, is_one: bool
+) -> None:
+    assert is_code_of(topic, code, 7) is is_one
 
 
 def test_transaction_types() -> None:

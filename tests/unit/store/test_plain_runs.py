@@ -50,6 +50,7 @@ def run_of(frames: Sequence[bytes], *, born_host: bytes = HOST) -> PlainRun:
         source=0,
         topics=TOPICS,
         stamp=STAMP,
+        ids=bytearray(16),
         count_max=10_000,
         frame_bytes_max=1 << 20,
         body_bytes_max=1 << 20,

@@ -1,6 +1,6 @@
 """Clients: heartbeats, membership, queue locks, checks of their subscriptions."""
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 from kappamq.broker.config_store import ConfigFile
 from kappamq.broker.groups import Groups
@@ -38,12 +38,15 @@ class ClientHandlers:
         locks: QueueLocks,
         locks_file: ConfigFile,
         sql_filter: bool,
+        wait_told: Callable[[], Awaitable[object]],
     ) -> None:
+        """`wait_told` returns when the name servers know the topics, or cannot be reached for a while."""
         self._topics = topics
         self._groups = groups
         self._members = members
         self._locks = locks
         self._locks_file = locks_file
+        self._wait_told = wait_told
         self.sql_filter = sql_filter
         """Whether SQL92 filters are evaluated."""
 
@@ -57,7 +60,9 @@ class ClientHandlers:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
         }
 
-    def heartbeat(self, connection: Connection, request: Command) -> Command:
+    def heartbeat(self, connection: Connection, request: Command) -> "Answer | Coroutine[None, None, Answer]":
+        """Note the groups of a client; the first heartbeat of a group is answered when its retry topic can be found."""
+        topics_before = self._topics.version
         heartbeat = decode_heartbeat(request.body)
         client = client_of(connection, heartbeat.client_id, request.language, request.version)
         fields: dict[str, str] = {}
@@ -72,7 +77,12 @@ class ClientHandlers:
                 "IS_SUPPORT_HEART_BEAT_V2": "true",
                 "IS_SUB_CHANGE": self._sees_change(heartbeat.consumers, heartbeat.fingerprint),
             }
-        return request.reply(fields=fields)
+        reply = request.reply(fields=fields)
+        return reply if self._topics.version == topics_before else self._after_telling(reply)
+
+    async def _after_telling(self, reply: Command) -> Answer:
+        await self._wait_told()
+        return reply
 
     def _admit(self, membership: ConsumerMembership) -> bool:
         """Make sure that a group and its retry topic exist; whether the group may be here."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from kappamq.broker.appender import Appender
 from kappamq.broker.placing import PlacingRules, place
-from kappamq.broker.recalls import RecallHandle
 from kappamq.broker.router import Handler
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.errors import NotPermitted, Refused, UsageError
 from kappamq.model.properties import Name, encode_properties
+from kappamq.model.recalls import RecallHandle
 from kappamq.model.record import NewRecord
 from kappamq.net.connection import Connection
 from kappamq.wire.codes import RequestCode, ResponseCode

@@ -13,6 +13,7 @@ from kappamq.broker.dead_letters import (
     DEAD_LETTER_QUEUES,
     RETRY_MAX_VERSION,
     dead_letter_properties,
+    unknown_cause,
 )
 from kappamq.broker.groups import Groups
 from kappamq.broker.locks import QueueLocks
@@ -23,6 +24,7 @@ from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
 from kappamq.clock import Clock
 from kappamq.errors import InvalidMessage, KappaError, NotPermitted, Refused
+from kappamq.kernel import take_unique_id
 from kappamq.model.config import Permission, TopicConfig
 from kappamq.model.ids import offset_id
 from kappamq.model.message import TRANSACTION_MASK
@@ -110,9 +112,12 @@ class SendHandlers:
         clock: Clock,
         check_transactions: Callable[[], None],
         wait_told: Callable[[], Awaitable[object]],
+        unique_ids: bytearray,
     ) -> None:
         """`check_transactions` raises when no further half message can be taken; `wait_told` returns when the name
-        servers know the topics, or cannot be reached for a while."""
+        servers know the topics, or cannot be reached for a while. Messages without a unique id get the next of
+        `unique_ids` (`kernel.take_unique_id`)."""
+        self._unique_ids = unique_ids
         self._check_transactions = check_transactions
         self._wait_told = wait_told
         self._topics = topics
@@ -170,7 +175,7 @@ class SendHandlers:
                 send,
                 topic=dead_letter_topic(send.topic.removeprefix(RETRY_PREFIX)),
                 queue_id=0,
-                properties=dead_letter_properties(send.properties),
+                properties=dead_letter_properties(send.properties, cause=unknown_cause(connection.peer)),
             )
             topic = self._topics.ensure(send.topic, DEAD_LETTER_QUEUES)
         queue_id = send.queue_id
@@ -282,6 +287,8 @@ class SendHandlers:
             if self._rules.reject_transactions:
                 raise NotPermitted("this broker takes no transactional messages: send to another one")
             self._check_transactions()
+            # A delay that nobody could honour is refused while the producer listens: a commit goes one way.
+            place(record, text, rules=self._rules.placing, now_ms=self._clock.now_ms())
             return as_half(record, text)
         return place(record, text, rules=self._rules.placing, now_ms=self._clock.now_ms())
 
@@ -302,7 +309,7 @@ class SendHandlers:
         else:
             text = text + self._stamp
         if Name.UNIQUE_ID not in text:
-            text = f"{text}{Name.UNIQUE_ID}\x01{random.getrandbits(128):032X}\x02"
+            text = f"{text}{Name.UNIQUE_ID}\x01{take_unique_id(self._unique_ids)}\x02"
         return text
 
     def _batch(

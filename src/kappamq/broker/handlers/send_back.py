@@ -2,11 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kappamq.broker.appender import Appender
-from kappamq.broker.dead_letters import DEAD_LETTER_QUEUES, RETRY_MAX_VERSION, Failure, is_dead, retry_record
+from kappamq.broker.dead_letters import (
+    DEAD_LETTER_QUEUES,
+    RETRY_MAX_VERSION,
+    Failure,
+    is_dead,
+    retry_record,
+    unknown_cause,
+)
 from kappamq.broker.groups import Groups
 from kappamq.broker.placing import PlacingRules, place
 from kappamq.broker.router import Handler
@@ -47,7 +54,9 @@ class SendBackHandlers:
         statistics: Statistics,
         rules: SendBackRules,
         clock: Clock,
+        wait_told: Callable[[], Awaitable[object]],
     ) -> None:
+        """`wait_told` returns when the name servers know the topics, or cannot be reached for a while."""
         self._topics = topics
         self._groups = groups
         self._store = store
@@ -55,6 +64,7 @@ class SendBackHandlers:
         self._statistics = statistics
         self._rules = rules
         self._clock = clock
+        self._wait_told = wait_told
 
     def use(self, rules: SendBackRules) -> None:
         """Follow these rules from now on."""
@@ -63,8 +73,11 @@ class SendBackHandlers:
     def table(self) -> Mapping[int, Handler]:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
-    async def send_back(self, _: Connection, request: Command) -> Command:
-        """Store the message again for its group, later, or among the dead letters; durable on reply."""
+    async def send_back(self, connection: Connection, request: Command) -> Command:
+        """Store the message again for its group, later, or among the dead letters; durable on reply.
+
+        A topic that is made for it can be found at the name servers by then, too.
+        """
         back = decode_fields(request.fields, SendBackRequest)
         group = self._groups.get_or_create(back.group)
         if not self._rules.permission & Permission.WRITE:
@@ -76,15 +89,19 @@ class SendBackHandlers:
             group=back.group,
             delay_level=back.delay_level,
             retry_count_max=_retry_count_max(back, request.version, group),
-            cause=back.cause,
+            cause=back.cause or unknown_cause(connection.peer),
         )
+        topics_before = self._topics.version
         self._check_target(failure, group, is_dead=is_dead(message.retry_count, failure))
+        is_new_topic = self._topics.version != topics_before
         queue_id = random.randrange(group.retry_queue_nums)
         record = retry_record(message, failure, queue_id=queue_id, store_host=self._rules.store_host)
         placed = place(record, record.properties.decode(), rules=self._rules.placing, now_ms=self._clock.now_ms())
         [stored] = await self._appender.store([placed])
         self._statistics.stored(record.topic, 1, stored.size)
         self._statistics.add("SNDBCK_PUT_NUMS", f"{back.origin_topic or message.topic}@{back.group}", 1)
+        if is_new_topic:
+            await self._wait_told()
         return request.reply()
 
     async def _read(self, log_offset: int) -> StoredMessage:

@@ -66,6 +66,8 @@ from kappamq.kernel.client_reference import Column
 from kappamq.model.message import Message, Queue, StoredMessage
 from kappamq.model.names import check_group, is_retry_topic
 from kappamq.model.properties import Name
+from kappamq.model.recalls import RecallHandle
+from kappamq.wire.headers import RecallRequest
 
 log = logging.getLogger(__name__)
 
@@ -498,6 +500,30 @@ class Producer:
             log.warning("transaction not ended: the broker will ask message_id=%s fault=%s", receipt.message_id, fault)
             return
         self._traces.decided(message, receipt, decision, address)
+
+    # ── Taking back ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def recall(self, sent: SendReceipt | str, *, timeout: Duration | None = None) -> str:
+        """Take back a message whose instant has not come; returns its unique id.
+
+        ::
+
+            receipt = await producer.send(Message("orders", b"remind me"), delay=timedelta(days=2))
+            await producer.recall(receipt)
+
+        Give the receipt, or its `recall_handle`, which may have been kept elsewhere. Only messages sent with `delay` or
+        `deliver_at` can be taken back. Raises `Refused` when the instant is over; in its last second the message may
+        come nevertheless.
+        """
+        self._check_open()
+        handle = sent if isinstance(sent, str) else sent.recall_handle
+        if handle is None:
+            raise UsageError("this message cannot be taken back: only those sent with delay or deliver_at can")
+        timed = RecallHandle.decode(handle)
+        address = await self.cluster.master_of(Queue(timed.topic, timed.broker, 0))
+        request = RecallRequest(producer_group=self._group, topic=timed.topic, recall_handle=handle)
+        await self.cluster.call(address, request, timeout_ms=self._timeout_ms(timeout))
+        return timed.unique_id
 
     # ── Requests ────────────────────────────────────────────────────────────────────────────────────────────────────
 

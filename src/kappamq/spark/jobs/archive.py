@@ -10,6 +10,8 @@ from kappamq.spark.jobs.frames import topic_stream, wait_for_end
 from kappamq.spark.lake.options import TARGET_FILE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH = 1_000_000
@@ -34,8 +36,12 @@ def run(
     rows_per_batch: int = ROWS_PER_BATCH,
     table_format: str = "parquet",
     file_bytes: int = TARGET_FILE_BYTES,
+    say: "Callable[[str], None] | None" = None,
 ) -> int:
-    """Archive what is there now and return the number of rows; with `follow_seconds` go on, one batch in that time."""
+    """Archive what is there now and return the number of rows; with `follow_seconds` go on, one batch in that time.
+
+    `say` is told of each batch.
+    """
     subject = {"subscribePattern": pattern} if pattern is not None else {"subscribe": topics or ""}
     messages = topic_stream(spark, nameserver, maxOffsetsPerTrigger=str(rows_per_batch), **subject)
     writer = (
@@ -49,4 +55,4 @@ def run(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{follow_seconds} seconds")
-    return wait_for_end(writer.start(output))
+    return wait_for_end(writer.start(output), say)

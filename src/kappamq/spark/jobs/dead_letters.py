@@ -1,10 +1,14 @@
 """What consumer groups gave up on: counted by group, topic, cause and age, and sent to its topic again, once."""
 
+import re
+from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from kappamq.model.names import DEAD_LETTER_PREFIX, dead_letter_topic
 from kappamq.model.properties import Name
-from kappamq.spark.jobs.frames import topic_table
+from kappamq.spark.jobs.frames import has_key, topic_table
 from kappamq.spark.jobs.resending import mark, send_once
 
 if TYPE_CHECKING:
@@ -26,6 +30,35 @@ def build(dead: "DataFrame") -> "DataFrame":
         *("topic", "broker", "queueId", "queueOffset"),
         *("reconsumeTimes", "bornTimestamp", "storeTimestamp", "keys", "tags", "properties", "body", "messageId"),
     )
+
+
+def choose(
+    letters: "DataFrame",
+    *,
+    topics: tuple[str, ...] = (),
+    causes: tuple[str, ...] = (),
+    keys: tuple[str, ...] = (),
+    start: datetime | None = None,
+    end: datetime | None = None,
+) -> "DataFrame":
+    """Letters from some topics, whose cause contains one of some texts, with one of some keys, given up in some time.
+
+    `start` is inclusive, `end` exclusive; what is not given does not matter.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    chosen = letters
+    if topics:
+        chosen = chosen.where(F.col("originTopic").isin(*topics))
+    if causes:
+        chosen = chosen.where(reduce(or_, (F.col("cause").contains(text) for text in causes)))
+    if keys:
+        chosen = chosen.where(has_key(keys))
+    if start is not None:
+        chosen = chosen.where(F.col("storeTimestamp") >= F.lit(start))
+    if end is not None:
+        chosen = chosen.where(F.col("storeTimestamp") < F.lit(end))
+    return chosen
 
 
 def summarise(letters: "DataFrame") -> "DataFrame":
@@ -55,15 +88,20 @@ def redrive(letters: "DataFrame") -> "DataFrame":
 
 
 def run(spark: "SparkSession", nameserver: str, *, groups: tuple[str, ...] = (), sends: bool = False) -> "DataFrame":
-    """Summary of the dead letters of some groups, or of all; with `sends` each is sent to its topic again.
-
-    A letter is sent once: a second run passes over those that the first one sent.
-    """
-    if groups:
-        subject = {"subscribe": ",".join(dead_letter_topic(group) for group in groups)}
-    else:
-        subject = {"subscribePattern": f"{DEAD_LETTER_PREFIX}.*", "includeSystemTopics": "true"}
-    letters = build(topic_table(spark, nameserver, **subject)).cache()
+    """Summary of the dead letters of some groups, or of all; with `sends` each is sent to its topic again, once."""
+    letters = read(spark, nameserver, groups).cache()
     if sends:
-        send_once(spark, nameserver, redrive(letters))
+        send(spark, nameserver, letters)
     return summarise(letters)
+
+
+def read(spark: "SparkSession", nameserver: str, groups: tuple[str, ...] = ()) -> "DataFrame":
+    """Dead letters of some groups, or of all."""
+    # A pattern, since a group that has given nothing up has no topic for it.
+    pattern = "|".join(re.escape(dead_letter_topic(group)) for group in groups) or f"{DEAD_LETTER_PREFIX}.*"
+    return build(topic_table(spark, nameserver, subscribePattern=pattern, includeSystemTopics="true"))
+
+
+def send(spark: "SparkSession", nameserver: str, letters: "DataFrame") -> int:
+    """Send letters to their topics again, and return how many: a letter that was sent before is passed over."""
+    return send_once(spark, nameserver, redrive(letters))

@@ -4,14 +4,15 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kappamq.errors import KappaError
+from kappamq.spark.lake.options import is_url
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT: Final = "rocketmq"
@@ -50,7 +51,19 @@ def archived_messages(spark: "SparkSession", path: str, table_format: str = "par
         from kappamq.spark.lake.iceberg import file_paths as iceberg_paths
 
         return reader.parquet(*iceberg_paths(path))
+    from kappamq.spark.lake.staging import open_files
+    from kappamq.spark.lake.tables import check_format
+
+    if not is_url(path):
+        check_format(*open_files(path), "parquet")
     return spark.read.parquet(path)
+
+
+def has_key(keys: tuple[str, ...]) -> "Column":
+    """Whether a message has one of some keys."""
+    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it F.
+
+    return F.arrays_overlap(F.split("keys", " "), F.array(*(F.lit(key) for key in keys)))
 
 
 def reason_of(text: str) -> str:
@@ -61,9 +74,10 @@ def reason_of(text: str) -> str:
     return str(ours[-1]) if ours else f"the query failed: {text.strip().splitlines()[0]}"
 
 
-def wait_for_end(query: "StreamingQuery") -> int:
+def wait_for_end(query: "StreamingQuery", say: Callable[[str], None] | None = None) -> int:
     """Number of rows that a query read until it ended by itself, or until Ctrl-C or SIGTERM. Raises what stopped it.
 
+    `say` is told of each batch that had rows.
     A batch that runs is given some time to end. Cutting it short is harmless: the next run repeats it.
     """
     from pyspark.errors import StreamingQueryException
@@ -71,15 +85,30 @@ def wait_for_end(query: "StreamingQuery") -> int:
     deadline: float | None = None
     with stop_signals() as is_asked:
         try:
+            told = 0
             while not query.awaitTermination(WAIT_SECONDS):
+                told = _tell_batches(query, told, say) if say is not None else 0
                 if is_asked.is_set():
                     deadline = deadline or time.monotonic() + BATCH_END_SECONDS
                     if not query.status["isTriggerActive"] or time.monotonic() > deadline:
                         query.stop()
         except StreamingQueryException as fault:
             raise KappaError(reason_of(str(fault))) from None
-    # A Connect client does not know the sum of a batch, only its parts.
-    return sum(int(source["numInputRows"]) for progress in query.recentProgress for source in progress["sources"])
+    return sum(map(_rows_of, query.recentProgress))
+
+
+def _tell_batches(query: "StreamingQuery", told: int, say: Callable[[str], None]) -> int:
+    """Tell of the batches behind the first `told` ones; returns how many there are now."""
+    batches = query.recentProgress
+    for batch in batches[told:]:
+        if rows := _rows_of(batch):
+            say(f"batch {batch['batchId']}: {rows} messages")
+    return len(batches)
+
+
+def _rows_of(batch: Any) -> int:
+    """A Connect client does not know the sum of a batch, only its parts."""
+    return sum(int(source["numInputRows"]) for source in batch["sources"])
 
 
 def wait_for_signal(is_asked: threading.Event, seconds: float) -> bool:

@@ -123,6 +123,7 @@ def run(
     `file_bytes` is the length of a queue file; the store's own, if it has any, and RocketMQ's otherwise. Raises
     `CorruptRecord` for a log that is damaged.
     """
+    store, output = store.absolute(), output.absolute()  # Executors have working directories of their own.
     for name in ("consumequeue", *(("index",) if has_index else ())):
         if (output / name).exists():
             raise UsageError(f"{output / name} exists already: choose another directory, or remove it")

@@ -7,7 +7,7 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from kappamq.spark.jobs.frames import archived_messages
+from kappamq.spark.jobs.frames import archived_messages, has_key
 from kappamq.spark.jobs.resending import mark, send_once
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def build(
     if end is not None:
         chosen = chosen.where((F.col("day") <= F.to_date(F.lit(end))) & (F.col("storeTimestamp") < F.lit(end)))
     if keys:
-        wanted = F.array(*(F.lit(key) for key in keys))
-        chosen = chosen.where(F.arrays_overlap(F.split("keys", " "), wanted))
+        chosen = chosen.where(has_key(keys))
     if tags:
         chosen = chosen.where(F.col("tags").isin(*tags))
     return chosen

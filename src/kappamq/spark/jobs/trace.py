@@ -7,6 +7,7 @@ SubBefore  time, region, group, request id, message id, retries, keys
 SubAfter   request id, message id, cost, success, keys, code, time, group (the last two may be missing)
 """
 
+import re
 from typing import TYPE_CHECKING
 
 from kappamq.model.names import TRACE_TOPIC
@@ -83,6 +84,7 @@ def latencies(traces: "DataFrame", window: str = WINDOW) -> "DataFrame":
             F.count_if(~F.col("worked")).alias("failed"),
             F.count_if(F.col("retries") > 0).alias("retried"),
             F.percentile_approx(took, 0.5).alias("p50_ms"),
+            F.percentile_approx(took, 0.95).alias("p95_ms"),
             F.percentile_approx(took, 0.99).alias("p99_ms"),
         )
         .orderBy("from", "topic", "group")
@@ -93,5 +95,7 @@ def run(
     spark: "SparkSession", nameserver: str, *, topic: str = TRACE_TOPIC, window: str = WINDOW
 ) -> "tuple[DataFrame, DataFrame]":
     """What `summarise` and `latencies` say of all traces."""
-    traces = build(topic_table(spark, nameserver, subscribe=topic)).cache()
+    # A pattern, since the topic is made by the first trace.
+    found = topic_table(spark, nameserver, subscribePattern=re.escape(topic), includeSystemTopics="true")
+    traces = build(found).cache()
     return summarise(traces), latencies(traces, window)

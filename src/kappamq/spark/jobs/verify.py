@@ -114,6 +114,7 @@ def run(
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS,
 ) -> Report:
     """Check a store directory. A broker may be running on it."""
+    store = store.absolute()  # Executors have working directories of their own.
     files = StoreFiles(store)
     marks = read_marks(store)
     # Names before contents: what is listed now was complete up to the checkpoint that was read before.

@@ -2,7 +2,8 @@
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from kappamq.errors import UsageError
@@ -24,6 +25,18 @@ class LakeOptions:
     file_bytes: int = TARGET_FILE_BYTES
     table: str = TABLE_NAME
     """Namespace and name in an Iceberg catalog."""
+
+
+def placed(options: LakeOptions) -> LakeOptions:
+    """The same with the full path of a local directory: each executor has a working directory of its own."""
+    if is_url(options.path):
+        return options
+    return replace(options, path=str(Path(options.path).absolute()))
+
+
+def is_url(path: str) -> bool:
+    """Whether a path names a file system, such as `s3://bucket/lake`."""
+    return "://" in path or path.startswith("file:")
 
 
 def parse_lake_options(given: Mapping[str, str]) -> LakeOptions:

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from kappamq.errors import KappaError, UsageError
-from kappamq.spark.lake.options import LakeOptions, parse_lake_options
+from kappamq.spark.lake.options import LakeOptions, parse_lake_options, placed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class LakeSource(DataSource):
                 f"rows have no column {missing[0]!r}, by which files are to be kept: "
                 "add it, or set the option partitionColumns"
             )
-        return LakeWriter(options)
+        return LakeWriter(placed(options))
 
 
 class LakeWriter(DataSourceStreamArrowWriter):

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from kappamq.spark.lake.options import is_url
+
 FILES_OPEN_MAX: Final = 200
 """Directories that one task writes to at once; beyond it, files are closed and begun anew."""
 GROUP_ROWS: Final = 65536
@@ -69,7 +71,7 @@ class Staging:
 
 def open_files(root: str) -> tuple[fs.FileSystem, str]:
     """File system and path of a local directory or of a URL that pyarrow knows (`s3://`, `gs://`, `hdfs://`, …)."""
-    if "://" in root or root.startswith("file:"):
+    if is_url(root):
         files, path = fs.FileSystem.from_uri(root)
     else:
         files, path = fs.LocalFileSystem(), root

@@ -14,10 +14,13 @@ from pyarrow import fs
 
 from kappamq.errors import ConfigError, UsageError
 from kappamq.spark.lake.options import LakeOptions
-from kappamq.spark.lake.staging import StagedFile, Staging, Values, directory_of, merge_files
+from kappamq.spark.lake.staging import StagedFile, Staging, Values, directory_of, merge_files, open_files
 
 PROGRESS: Final = "_progress"
 PART_PREFIX: Final = "part-"
+NOTHING: Final = fs.FileType.NotFound
+_MARKS: Final = (("delta", "_delta_log"), ("iceberg", "_table"), ("parquet", PROGRESS))
+"""What only a directory of a format has; the last one is in all of them, but is written after what the others have."""
 
 
 class LakeTable(Protocol):
@@ -28,7 +31,9 @@ class LakeTable(Protocol):
 
 
 def open_table(options: LakeOptions) -> LakeTable:
-    """The table that the options name; made by the first batch."""
+    """The table that the options name; made by the first batch. Raises `UsageError` where one of another format is."""
+    files, root = open_files(options.path)
+    check_format(files, root, options.format)
     if options.format == "delta":
         from kappamq.spark.lake.delta import DeltaLake
 
@@ -38,6 +43,13 @@ def open_table(options: LakeOptions) -> LakeTable:
 
         return IcebergLake(options)
     return ParquetDirectory(options)
+
+
+def check_format(files: fs.FileSystem, root: str, wanted: str) -> None:
+    """Raise `UsageError` for a directory of another format: in it, files are not all part of the table."""
+    found = next((each for each, mark in _MARKS if files.get_file_info(f"{root}/{mark}").type is not NOTHING), wanted)
+    if found != wanted:
+        raise UsageError(f"{root} is kept as {found}, not as {wanted}: name that format, or use another directory")
 
 
 class ParquetDirectory:

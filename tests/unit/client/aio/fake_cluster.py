@@ -305,7 +305,7 @@ class FakeCluster:
         connection.reply(request.reply(body=encode_route(route, standard=True)))
 
 
-async def eventually(holds: Callable[[], bool], *, seconds_max: float = 10.0) -> None:
+async def eventually(holds: Callable[[], bool], *, seconds_max: float = 30.0) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(seconds_max):
         while not holds():

@@ -63,7 +63,7 @@ async def test_heartbeats_go_on_and_come_first_on_a_new_connection() -> None:
 
 
 async def test_a_broker_that_does_not_answer_heartbeats_gets_a_new_connection() -> None:
-    settings = ClusterSettings(heartbeat_interval_ms=50, call_timeout_ms=50)
+    settings = ClusterSettings(heartbeat_interval_ms=50, call_timeout_ms=500)
     async with (
         FakeCluster() as fake,
         Cluster(fake.nameserver, settings=settings) as cluster,

@@ -22,7 +22,7 @@ from kappamq.wire.command import Command
 from kappamq.wire.exchange import REQUEST_ID_MAX, Exchange
 from kappamq.wire.frame import FrameDecoder
 from kappamq.wire.headers import SendRequest, encode_fields
-from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, ignore
+from tests.unit.client.aio.fake_cluster import FakeCluster, close_connection, eventually, ignore
 from tests.unit.client.aio.test_producer import SEND, degraded, stored
 
 BATCH = RequestCode.SEND_BATCH_MESSAGE
@@ -233,8 +233,8 @@ async def test_rows_that_are_not_acknowledged_are_named() -> None:
 async def test_calls_that_overlap_wait_for_their_own_rows() -> None:
     async with FakeCluster() as cluster, Producer(cluster.nameserver, group="g") as producer:
         cluster.broker.script(BATCH, ignore)
-        slow = asyncio.get_running_loop().create_task(producer.send_rows("orders", *rows(1), 1, timeout=0.5))
-        await asyncio.sleep(0.1)
+        slow = asyncio.get_running_loop().create_task(producer.send_rows("orders", *rows(1), 1, timeout=2))
+        await eventually(lambda: len(cluster.broker.requests_of(BATCH)) == 1)
         assert await producer.send_rows("orders", *rows(5), 5) == []
         assert not slow.done()
         assert await slow == [0]

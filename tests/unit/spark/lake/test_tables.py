@@ -10,7 +10,7 @@ import pytest
 
 from kappamq.errors import UsageError
 from kappamq.spark.lake import tables
-from kappamq.spark.lake.options import LakeOptions, parse_lake_options
+from kappamq.spark.lake.options import LakeOptions, parse_lake_options, placed
 from kappamq.spark.lake.staging import StagedFile, Staging, merge_files, split_rows, write_staged
 from kappamq.spark.lake.tables import Progress, gather, open_table
 
@@ -92,6 +92,23 @@ def test_batches_are_added_once(options: LakeOptions) -> None:
     table.commit(*stage(options, 0, rows(100, 2, topic="%DLQ%a|b"), query="another"))
     assert visible(options) == [*range(25), 100, 101]
     assert topics(options) == {"orders", "%DLQ%a|b"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_directory_keeps_its_format(options: LakeOptions) -> None:
+    open_table(options).commit(*stage(options, 0, rows(0, 10)))
+    for other in FORMATS:
+        if other != options.format:
+            with pytest.raises(UsageError, match=f"is kept as {options.format}, not as {other}"):
+                open_table(LakeOptions(options.path, other))
+    open_table(options)
+
+
+def test_executors_are_given_full_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert placed(LakeOptions("lake")).path == str(tmp_path / "lake")
+    for full in ("/data/lake", "s3://bucket/lake", "file:/data/lake"):
+        assert placed(LakeOptions(full)).path == full
 
 
 class Died(BaseException):
