@@ -171,7 +171,7 @@ class Desk:
         self.members = Members(clock=clock, timeout_seconds=120, on_change=lambda _: None)
         self.offsets = CommittedOffsets(clock=clock)
         self.cold = ColdReads(self.store)
-        self.store.on_cold_read = self.cold.may_read
+        self.store.hot_reads.on_cold_read = self.cold.may_read
         self.pulls = PullHandlers(
             topics=self.topics,
             groups=self.groups,

@@ -1,7 +1,8 @@
 """Both kernels take the same sends into the fast lane and make the same bytes of them."""
 
+from dataclasses import replace
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from kappamq.kernel import reference
 from kappamq.wire.batch import BatchItem, encode_batch
+from kappamq.wire.command import Command, HeaderType
+from kappamq.wire.frame import encode_frame
 from tests.contract.kernel_traffic import STAMP, TOPICS, framed, pulls, reads, sends
 
 compiled = pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
@@ -250,7 +253,9 @@ def test_a_plain_pull_is_taken_whole() -> None:
     data = framed(0, f'{{"code":11,"extFields":{{{names}}},"opaque":9}}'.encode(), b"")
     for kernel in (reference, compiled):
         end, found = kernel.scan_pulls(b"...." + data, 4, count_max=9, frame_bytes_max=1 << 20)
-        assert (end, found) == (4 + len(data), [(4, 9, 0, b"\x01g\x01T\x013\0\0\0\0", 7, 32, 5)])
+        assert (end, found) == (4 + len(data), [(4, 9, 0, b"\x01g\x01T\x013\0\0\0\0", 7, 32, -1)])
+        committing = framed(0, f'{{"code":361,"extFields":{{{names},"sysFlag":"7"}}}}'.encode(), b"")
+        assert kernel.scan_pulls(committing, 0, count_max=9, frame_bytes_max=1 << 20)[1][0][4:] == (7, 32, 5)
         with pytest.raises(ValueError):
             kernel.scan_pulls(data, -1, count_max=9, frame_bytes_max=1 << 20)
 
@@ -300,6 +305,178 @@ def test_pulls_of_entries_that_are_cut_short_are_refused(kernel: Any) -> None:
         kernel.gather_pulls(
             [(1, 0, b"short", _LOG, 0, 0, 0, 0, 0)], bytes_max=1, frame_bytes_max=1, total_bytes_max=1, **pieces
         )
+
+
+class Shelf(NamedTuple):
+    """As much of a queue as answering pulls needs."""
+
+    min_offset: int
+    end: int
+
+
+_RECORDS = b"".join([_UNIT.pack(4 * number, 4, 0) for number in range(16)])
+_MAYBE = st.sampled_from((False, False, False, True))
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[int, bytes, bytes, dict[str, Any]]:
+    """Mostly of sixteen records of four bytes, of some of the first offsets."""
+    first = draw(st.integers(0, 12))
+    units = draw(_UNITS) if draw(_MAYBE) else _RECORDS[: 20 * draw(st.integers(1, 16))]
+    named = {
+        "log_start": draw(st.sampled_from((0, 0, 0, 3, -1))),
+        "lowest": draw(st.sampled_from((0, 0, 0, 5))),
+        "is_final": draw(st.booleans()),
+        "is_cold": draw(st.booleans()),
+    }
+    return first, units, draw(st.sampled_from((_LOG, _LOG, _LOG, b""))), named
+
+
+_PLANS = st.none() | st.tuples(
+    st.none() | st.builds(Shelf, st.integers(0, 3), st.integers(0, 20)) | st.just(Shelf(0, 20)),
+    st.dictionaries(st.just(0), windows(), max_size=1),
+)
+
+
+@st.composite
+def few_pulls(draw: st.DrawFn) -> bytes:
+    """Up to four pulls of three kinds, and perhaps something else behind them."""
+    frames = []
+    for _ in range(draw(st.integers(0, 4))):
+        fields = {
+            "consumerGroup": "g",
+            "topic": "T",
+            "queueId": str(draw(st.integers(0, 2))),
+            "queueOffset": str(draw(st.integers(-1, 20) | st.sampled_from((511, 512, 2**63 - 1, -(2**63))))),
+            "maxMsgNums": str(draw(st.integers(-1, 8))),
+            "sysFlag": str(draw(st.sampled_from((0, 1)))),
+            "commitOffset": str(draw(st.integers(-1, 9))),
+        }
+        binary = draw(st.booleans())
+        command = Command(11, draw(st.integers(-5, 5)), fields=fields)
+        frames.append(encode_frame(replace(command, header_type=HeaderType.BINARY if binary else HeaderType.JSON)))
+    return b"".join(frames) + (draw(reads()) if draw(_MAYBE) else b"")
+
+
+def answered(kernel: Any, data: list[bytes], plans: list[Any], limits: dict[str, int]) -> Any:
+    """What a kernel makes of pulls of three queues of one group, as plain values."""
+    made = []
+    for number, values in enumerate(plans):
+        plan = None
+        if values is not None:
+            plan = kernel.PullPlan(number)
+            plan.queue = values[0]
+            plan.windows = {
+                block: kernel.PullWindow(first, units, log, **named)
+                for block, (first, units, log, named) in values[1].items()
+            }
+        made.append(plan)
+    keys = [
+        b"\x01g\x01T\x01" + str(number).encode() + b"\x01" + flags + b"\0\0\0"
+        for number in range(len(plans))
+        for flags in (b"0", b"1")
+    ]
+    asked = [(f"peer {number}", read, 0, 100 if number else 3) for number, read in enumerate(data)]
+    ends, replies, missed, used, cold = kernel.answer_pulls(
+        asked,
+        {key: made[number // 2] for number, key in enumerate(keys)},
+        json=(b"<", b"|", b"|", b"|", b">"),
+        binary=(b"<", b"|", b"|", b"|", b"|", b">"),
+        **limits,
+    )
+    notes = [
+        (plan.about, plan.times, plan.messages, plan.record_bytes, plan.start, plan.committed)
+        for plan in [*used, *filter(None, made)]
+    ]
+    return ends, replies, missed, notes, len(used), cold
+
+
+@relaxed
+@given(
+    st.lists(few_pulls(), max_size=3),
+    st.lists(_PLANS, max_size=3),
+    st.fixed_dictionaries(
+        {
+            "count_max": st.sampled_from((4, 32)),
+            "cold_max": st.sampled_from((0, 2, 100)),
+            "bytes_max": st.sampled_from((1000, 15, 0)),
+            "request_bytes_max": st.sampled_from((1 << 20, 300)),
+            "frame_bytes_max": st.sampled_from((1000, 160)),
+            "total_bytes_max": st.sampled_from((1000, 60, -1)),
+        }
+    ),
+)
+def test_pulls_of_a_turn_are_answered_alike(data: list[bytes], plans: list[Any], limits: dict[str, int]) -> None:
+    assert answered(compiled, data, plans, limits) == answered(reference, data, plans, limits)
+
+
+_LIMITS: dict[str, Any] = {
+    "count_max": 4,
+    "cold_max": 1,
+    "bytes_max": 1000,
+    "request_bytes_max": 1 << 20,
+    "frame_bytes_max": 1 << 20,
+    "total_bytes_max": 1 << 20,
+    "json": (b"<", b"|", b"|", b"|", b">"),
+    "binary": (b"<", b"|", b"|", b"|", b"|", b">"),
+}
+
+
+def _pull(start: int, *, request_id: int = 0, committed: int = 0, count: int = 4) -> bytes:
+    names = f'"consumerGroup":"g","topic":"T","queueId":"0","queueOffset":"{start}","maxMsgNums":"{count}"'
+    names += f',"sysFlag":"1","commitOffset":"{committed}"'
+    return framed(0, f'{{"code":11,"extFields":{{{names}}},"opaque":{request_id}}}'.encode(), b"")
+
+
+_KEY = b"\x01g\x01T\x010\x011\0\0\0"
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
+def test_pulls_are_answered_from_windows(kernel: Any) -> None:
+    plan = kernel.PullPlan("mine")
+    first = _pull(2, request_id=7, committed=2)
+    second = _pull(5, request_id=8, committed=5, count=2)
+    data = first + second + _pull(10)
+
+    def answer() -> Any:
+        return kernel.answer_pulls([("peer", data, 0, 100)], {_KEY: plan}, **_LIMITS)
+
+    missing = (0, (0, 7, 0, _KEY, 2, 4, 2))
+    assert kernel.answer_pulls([("peer", data, 0, 100)], {}, **_LIMITS) == ([0], [], [missing], [], 0)
+    assert answer() == ([0], [], [missing], [], 0)  # Its queue is not known.
+    plan.queue = Shelf(0, 11)
+    assert answer() == ([0], [], [missing], [], 0)  # There is no window.
+    plan.windows = {0: kernel.PullWindow(1, _RECORDS[:160], _LOG, log_start=0, lowest=0)}
+    ends, replies, missed, used, cold = answer()
+    assert ends == [len(first + second)]
+    frames = [b"<6|0|11|7>" + _LOG[4:20], b"<7|0|11|8>" + _LOG[16:24]]
+    heads = [(len(frame) + 4).to_bytes(4, "big") + (10).to_bytes(4, "big") for frame in frames]
+    assert replies == [("peer", heads[0] + frames[0] + heads[1] + frames[1], 0)]
+    assert [pull[4] for _number, pull in missed] == [10]  # The window ends before.
+    assert (used, cold) == ([plan], 0)
+    assert (plan.about, plan.times, plan.messages, plan.record_bytes) == ("mine", 2, 6, 24)
+    assert (plan.start, plan.committed) == (5, 5)
+    plan.clear()
+    assert (plan.times, plan.messages, plan.record_bytes, plan.start, plan.committed) == (0, 0, 0, 0, -1)
+    plan.windows = {0: kernel.PullWindow(2, _RECORDS[:160], _LOG, log_start=0, lowest=0, is_cold=True)}
+    ends, replies, missed, used, cold = answer()
+    assert (ends, len(replies), cold) == ([len(first)], 1, 1)  # One from a cold window may be answered.
+    assert [pull[4] for _number, pull in missed] == [5]
+    plan.windows = {0: kernel.PullWindow(2, _RECORDS[:40], _LOG, log_start=0, lowest=0, is_final=True)}
+    assert answer()[0] == [len(first)]
+    assert kernel.answer_pulls([("peer", data, 0, 0)], {_KEY: plan}, **_LIMITS)[:3] == ([0], [], [])
+
+
+@pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
+def test_windows_and_reads_that_are_none_are_refused(kernel: Any) -> None:
+    for first, units in ((0, b"short"), (-1, b""), (2**62 + 1, b"")):
+        with pytest.raises(ValueError):
+            kernel.PullWindow(first, units, _LOG, log_start=0, lowest=0)
+    with pytest.raises(ValueError):
+        kernel.answer_pulls([("peer", b"", -1, 1)], {}, **_LIMITS)
+    window = kernel.PullWindow(5, _RECORDS, _LOG, log_start=2, lowest=3, is_final=True, is_cold=True)
+    assert (window.first, window.stop, window.units, window.log) == (5, 21, _RECORDS, _LOG)
+    assert (window.log_start, window.lowest, window.is_final, window.is_cold) == (2, 3, True, True)
 
 
 KEYS = st.lists(st.tuples(st.integers(0, 2**31 - 1) | st.integers(0, 12), st.integers(0, 2**62)), max_size=40).map(

@@ -140,7 +140,7 @@ class SimulatedFile:
         for at, size in runs:
             self.pread(size, at)
 
-    def is_cached(self, at: int, size: int) -> bool:
+    def are_cached(self, runs: list[tuple[int, int]], view: mmap) -> bool:
         return False
 
     def next_data(self, at: int) -> int | None:

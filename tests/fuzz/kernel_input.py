@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kappamq.kernel import reference
 from kappamq.wire.batch import BatchItem, encode_batch
@@ -144,6 +144,7 @@ def difference(data: bytes) -> tuple[str | None, int]:
         ),
         ("scan_pulls", lambda kernel: kernel.scan_pulls(data, 0, count_max=100, frame_bytes_max=1 << 20)),
         ("gather_pulls", lambda kernel: kernel.gather_pulls(_jobs(data), **_PULL_PIECES)),
+        ("answer_pulls", lambda kernel: _answered(kernel, data)),
         ("scan_sends", lambda kernel: _scanned(kernel, data, scan)),
         ("scan_turn", lambda kernel: _scanned_together(kernel, data, scan)),
     ]
@@ -195,6 +196,32 @@ def _jobs(data: bytes) -> list[Any]:
         (-7, 1, _units(data[40:]), data, 3, 5, 1 << 40, 0, 1 << 50),
         (8, 0, data[: len(data) // 20 * 20], data, 0, 0, 3, 0, 9),
     ]
+
+
+class _Queue(NamedTuple):
+    min_offset: int
+    end: int
+
+
+def _answered(kernel: Any, data: bytes) -> Any:
+    """A turn that read the same bytes twice, with windows of entries that mostly lie within them, and of any bytes."""
+    _end, pulls = reference.scan_pulls(data, 0, count_max=100, frame_bytes_max=1 << 20)
+    plans: dict[bytes, Any] = {}
+    for number, (_at, _request_id, _kind, key, start, _count, _committed) in enumerate(pulls):
+        plan = plans[key] = plans.get(key) or kernel.PullPlan(number)
+        first = max(0, min(start, 1 << 62) - number)
+        plan.queue = _Queue(0, first + 30)
+        units = _units(data[9 + number : 150]) if number % 4 < 3 else data[: len(data) // 20 * 20]
+        plan.windows[start // reference.PULL_BLOCK] = kernel.PullWindow(
+            first, units, data, log_start=number % 2, lowest=0, is_final=number % 5 == 0, is_cold=number % 2 == 0
+        )
+    pieces = _PULL_PIECES | {"request_bytes_max": 1 << 20, "count_max": 9, "cold_max": 2, "total_bytes_max": 5000}
+    ends, replies, missed, used, cold = kernel.answer_pulls([(1, data, 0, 100), (2, data, 0, 1)], plans, **pieces)
+    notes = [
+        (plan.about, plan.times, plan.messages, plan.record_bytes, plan.start, plan.committed)
+        for plan in [*used, *plans.values()]
+    ]
+    return ends, replies, missed, notes, cold
 
 
 def _units(data: bytes) -> bytes:

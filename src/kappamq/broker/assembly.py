@@ -226,7 +226,7 @@ class Assembly:
     def build_pulls(self, tasks: asyncio.TaskGroup) -> None:
         """Pulls come first: a lost connection must be able to drop the parked ones."""
         cold = ColdReads(self.store)
-        self.store.on_cold_read = cold.may_read
+        self.store.hot_reads.on_cold_read = cold.may_read
         self.pulls = PullHandlers(
             topics=self.topics,
             groups=self.groups,

@@ -35,6 +35,8 @@ TURN_SECONDS: Final = 0.005
 PULLS_MIN: Final = 6
 PULLS_MAX: Final = 28
 """Pulls of one turn beside others who send."""
+ALLOWANCE_MAX: Final = 1_000_000
+"""Pulls of one turn while nobody else sends: more than there can be."""
 LATE_SECONDS: Final = 0.002
 """Lateness of a turn from which on there are fewer pulls in the next one."""
 FEWER: Final = 0.7
@@ -111,6 +113,18 @@ class ColdReads:
     def must_wait(self) -> bool:
         """Whether no pull that is behind may be answered before the next turn."""
         return self._is_limited and self._pulls_left <= 0
+
+    @property
+    def allowance(self) -> int:
+        """How many pulls that are behind may be answered before the next turn."""
+        return max(self._pulls_left, 0) if self._is_limited else ALLOWANCE_MAX
+
+    def took(self, pulls: int) -> None:
+        """So many of those were answered without asking `may_read`."""
+        if pulls > 0:
+            if self._turn is None:
+                self._begin_turn()
+            self._pulls_left -= pulls
 
     def when_turn(self, call: Callable[[], None]) -> None:
         """Call back when it is the turn of a pull that has to wait; it counts then already (see `grant`)."""

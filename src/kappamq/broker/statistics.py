@@ -69,6 +69,8 @@ class Statistics:
         self._items: dict[tuple[str, str], _Item] = {}
         self._puts: dict[str, tuple[_Item, _Item]] = {}
         """Of `_items`, messages and bytes that were stored, by topic."""
+        self._gets: dict[tuple[str, str], tuple[_Item, _Item]] = {}
+        """Of `_items`, messages and bytes that were handed out, by topic and group."""
         self._samples = 0
         self.put_count = 0
         self.put_bytes = 0
@@ -101,11 +103,8 @@ class Statistics:
         for topic, count, size, times in topics:
             items = self._puts.get(topic)
             if items is None:
-                self.add("TOPIC_PUT_NUMS", topic, 0, 0)
-                self.add("TOPIC_PUT_SIZE", topic, 0, 0)
-                known = [self._items.get((name, topic)) for name in ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")]
-                items = (known[0] or _Item(), known[1] or _Item())
-                if None not in known:
+                items, is_kept = self._pair("TOPIC_PUT", topic)
+                if is_kept:
                     self._puts[topic] = items
             messages, sizes = items
             messages.value += count
@@ -121,12 +120,27 @@ class Statistics:
 
     def fetched(self, topic: str, group: str, count: int, size: int, times: int = 1) -> None:
         """Messages were handed to a group, by that many answers."""
-        key = f"{topic}@{group}"
+        items = self._gets.get((topic, group))
+        if items is None:
+            items, is_kept = self._pair("GROUP_GET", f"{topic}@{group}")
+            if is_kept:
+                self._gets[topic, group] = items
+        messages, sizes = items
+        messages.value += count
+        messages.times += times
+        sizes.value += size
+        sizes.times += times
         self.get_count += count
         self.get_found += times
-        self.add("GROUP_GET_NUMS", key, count, times)
-        self.add("GROUP_GET_SIZE", key, size, times)
         self.add("BROKER_GET_NUMS", self._cluster, count, times)
+
+    def _pair(self, name: str, key: str) -> tuple[tuple[_Item, _Item], bool]:
+        """The items for messages and for bytes, and whether both are kept rather than one too many."""
+        names = (f"{name}_NUMS", f"{name}_SIZE")
+        for each in names:
+            self.add(each, key, 0, 0)
+        messages, sizes = (self._items.get((each, key)) for each in names)
+        return (messages or _Item(), sizes or _Item()), messages is not None and sizes is not None
 
     def sample_second(self) -> None:
         """Remember the totals, for rates over the last 10, 60 and 600 seconds. Called every second."""
@@ -191,6 +205,8 @@ class Statistics:
     def forget(self, key: str) -> None:
         """A topic or group is gone."""
         self._puts.pop(key, None)
+        for pair in [pair for pair in self._gets if key in "@".join(pair).split("@")]:
+            del self._gets[pair]
         for name, known in [pair for pair in self._items if key in pair[1].split("@")]:
             item = self._items.pop((name, known))
             if name in self._forgotten and not self._is_system_topic(known.partition("@")[0]):

@@ -15,6 +15,9 @@ from kappamq.kernel.columns_reference import (
     decode_records,
 )
 from kappamq.kernel.reference import (
+    PullPlan,
+    PullWindow,
+    answer_pulls,
     chain_keys,
     crc31,
     encode_record,
@@ -46,6 +49,9 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
         # An extension that was built from older sources stays unused until it is built again.
         if _compiled.INTERFACE == reference.INTERFACE:
             from kappamq.kernel._compiled import (
+                PullPlan,
+                PullWindow,
+                answer_pulls,
                 chain_keys,
                 crc31,
                 encode_record,
@@ -95,6 +101,9 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
 __all__ = [
     "KERNEL",
     "VERIFIER",
+    "PullPlan",
+    "PullWindow",
+    "answer_pulls",
     "chain_keys",
     "crc31",
     "decode_columns",

@@ -1,4 +1,7 @@
 from kappamq.kernel.reference import INTERFACE as INTERFACE
+from kappamq.kernel.reference import PullPlan as PullPlan
+from kappamq.kernel.reference import PullWindow as PullWindow
+from kappamq.kernel.reference import answer_pulls as answer_pulls
 from kappamq.kernel.reference import chain_keys as chain_keys
 from kappamq.kernel.reference import crc31 as crc31
 from kappamq.kernel.reference import encode_record as encode_record

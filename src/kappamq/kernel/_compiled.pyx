@@ -7,12 +7,14 @@ All input may come from the network: every read is checked against the end of it
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-INTERFACE = 13
+INTERFACE = 14
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -1765,59 +1767,363 @@ def link_heads(table, bytes heads not None, *, Py_ssize_t at):
 # ── The fast lane: pulling ────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def scan_pulls(bytes buffer not None, Py_ssize_t at, *, Py_ssize_t count_max, Py_ssize_t frame_bytes_max):
-    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
+cdef enum:
+    PULL_BLOCK_C = 512
+    PULL_COMMITS = 1
+
+cdef struct Pull:
+    Py_ssize_t end  # of its frame
+    uint32_t kind
+    int32_t request_id
+    int64_t start
+    int64_t count
+    int64_t committed  # -1 for none
+
+
+cdef bytes _read_pull(const uint8_t *data, Py_ssize_t size, Py_ssize_t at, Py_ssize_t frame_bytes_max, Pull *pull):
+    """The key of the plain pull that begins there, which is filled in; `None` when there is none."""
     cdef Py_ssize_t length, header_bytes, key_bytes
     cdef uint32_t mark
     cdef Header header
     cdef Cursor cursor
-    cdef int64_t queue_id, flags, version, start, count, committed, suspend_ms, bytes_max
+    cdef int64_t queue_id, flags, version, suspend_ms, bytes_max
     cdef int field
     cdef uint8_t *out
+    cdef bytes key
+    if size - at < 8:
+        return None
+    length = <int32_t>get32(data + at)
+    mark = get32(data + at + 4)
+    header_bytes = mark & 0xFFFFFF
+    # A pull has no body: the header ends with the frame.
+    if length + 4 > frame_bytes_max or length + 4 > size - at or header_bytes != length - 4 or mark >> 24 > 1:
+        return None
+    header.is_pull = True
+    cursor.at = data + at + 8
+    cursor.end = cursor.at + header_bytes
+    if not _read_header(&cursor, &header, mark >> 24):
+        return None
+    if (header.code != 11 and header.code != 361) or header.flag != 0 or header.seen & 0x187 != 0x187:
+        return None
+    flags = version = pull.committed = suspend_ms = bytes_max = 0
+    if not (
+        _number_of(&header, 2, &queue_id)
+        and _number_of(&header, 3, &flags)
+        and _number_of(&header, 6, &version, True)
+        and _number_of(&header, 7, &pull.start, True)
+        and _number_of(&header, 8, &pull.count)
+        and _number_of(&header, 9, &pull.committed, True)
+        and _number_of(&header, 10, &suspend_ms, True)
+        and _number_of(&header, 11, &bytes_max)
+    ):
+        return None
+    if not flags & PULL_COMMITS:
+        pull.committed = -1
+    key_bytes = 0
+    for field in range(7):
+        key_bytes += 1 + (header.values[field].size if header.seen & (1U << field) else 0)
+    key = PyBytes_FromStringAndSize(NULL, key_bytes)
+    out = <uint8_t *>PyBytes_AS_STRING(key)
+    for field in range(7):
+        out[0] = 1 if header.seen & (1U << field) else 0
+        out += 1
+        if header.seen & (1U << field):
+            memcpy(out, header.values[field].at, header.values[field].size)
+            out += header.values[field].size
+    pull.end = at + 4 + length
+    pull.kind = mark >> 24
+    pull.request_id = <int32_t>header.request_id
+    return key
+
+
+cdef tuple _pull_row(Py_ssize_t at, const Pull *pull, bytes key):
+    return at, pull.request_id, <int>pull.kind, key, pull.start, pull.count, pull.committed
+
+
+def scan_pulls(bytes buffer not None, Py_ssize_t at, *, Py_ssize_t count_max, Py_ssize_t frame_bytes_max):
+    cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(buffer)
+    cdef Pull pull
+    cdef bytes key
     cdef list pulls = []
     if at < 0:
         raise ValueError("the position lies outside of the buffer")
-    while len(pulls) < count_max and size - at >= 8:
-        length = <int32_t>get32(data + at)
-        mark = get32(data + at + 4)
-        header_bytes = mark & 0xFFFFFF
-        # A pull has no body: the header ends with the frame.
-        if length + 4 > frame_bytes_max or length + 4 > size - at or header_bytes != length - 4 or mark >> 24 > 1:
+    while len(pulls) < count_max:
+        key = _read_pull(data, size, at, frame_bytes_max, &pull)
+        if key is None:
             break
-        header.is_pull = True
-        cursor.at = data + at + 8
-        cursor.end = cursor.at + header_bytes
-        if not _read_header(&cursor, &header, mark >> 24):
-            break
-        if (header.code != 11 and header.code != 361) or header.flag != 0 or header.seen & 0x187 != 0x187:
-            break
-        flags = version = committed = suspend_ms = bytes_max = 0
-        if not (
-            _number_of(&header, 2, &queue_id)
-            and _number_of(&header, 3, &flags)
-            and _number_of(&header, 6, &version, True)
-            and _number_of(&header, 7, &start, True)
-            and _number_of(&header, 8, &count)
-            and _number_of(&header, 9, &committed, True)
-            and _number_of(&header, 10, &suspend_ms, True)
-            and _number_of(&header, 11, &bytes_max)
-        ):
-            break
-        key_bytes = 0
-        for field in range(7):
-            key_bytes += 1 + (header.values[field].size if header.seen & (1U << field) else 0)
-        key = PyBytes_FromStringAndSize(NULL, key_bytes)
-        out = <uint8_t *>PyBytes_AS_STRING(key)
-        for field in range(7):
-            out[0] = 1 if header.seen & (1U << field) else 0
-            out += 1
-            if header.seen & (1U << field):
-                memcpy(out, header.values[field].at, header.values[field].size)
-                out += header.values[field].size
-        pulls.append((at, <int32_t>header.request_id, <int>(mark >> 24), key, start, count, committed))
-        at += 4 + length
+        pulls.append(_pull_row(at, &pull, key))
+        at = pull.end
     return at, pulls
+
+
+cdef class PullWindow:
+    cdef readonly int64_t first, stop, log_start, lowest
+    cdef readonly bint is_final, is_cold
+    cdef readonly bytes units
+    cdef Py_buffer _log
+
+    def __cinit__(
+        self,
+        int64_t first,
+        bytes units not None,
+        log,
+        *,
+        int64_t log_start,
+        int64_t lowest,
+        bint is_final=False,
+        bint is_cold=False,
+    ):
+        if PyBytes_GET_SIZE(units) % UNIT_BYTES or first < 0 or first > <int64_t>1 << 62:
+            raise ValueError("queue entries are cut short, or do not begin at an offset")
+        PyObject_GetBuffer(log, &self._log, PyBUF_SIMPLE)
+        self.first = first
+        self.stop = first + PyBytes_GET_SIZE(units) // UNIT_BYTES
+        self.units = units
+        self.log_start = log_start
+        self.lowest = lowest
+        self.is_final = is_final
+        self.is_cold = is_cold
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self._log)  # Does nothing when it was never taken.
+
+    @property
+    def log(self):
+        return <object>self._log.obj
+
+
+cdef class PullPlan:
+    cdef readonly object about
+    cdef public object queue
+    cdef public dict windows
+    cdef public int64_t times, messages, record_bytes, start, committed
+
+    def __init__(self, about):
+        self.about = about
+        self.queue = None
+        self.windows = {}
+        self.clear()
+
+    def clear(self):
+        self.times = self.messages = self.record_bytes = self.start = 0
+        self.committed = -1
+
+
+cdef struct Answer:
+    Py_ssize_t head_bytes
+    const uint8_t *unit
+    Py_ssize_t count
+    const uint8_t *source
+    int64_t log_start
+    int64_t record_bytes
+
+
+def answer_pulls(
+    list reads not None,
+    dict plans not None,
+    *,
+    int64_t count_max,
+    Py_ssize_t cold_max,
+    int64_t bytes_max,
+    Py_ssize_t request_bytes_max,
+    Py_ssize_t frame_bytes_max,
+    Py_ssize_t total_bytes_max,
+    tuple json not None,
+    tuple binary not None,
+):
+    cdef Pieces pieces
+    cdef Pull pull
+    cdef Answer *answer
+    cdef PullPlan plan
+    cdef PullWindow window
+    cdef PyObject *found
+    cdef Arena heads, answers
+    cdef Py_ssize_t number, at, limit, size, left, all_bytes, taken
+    cdef Py_ssize_t total = 0
+    cdef Py_ssize_t cold = 0
+    cdef int64_t min_offset, max_offset, wanted, record_bytes
+    cdef const uint8_t *data
+    cdef const uint8_t *head
+    cdef uint8_t *out
+    cdef bytes buffer, key, frames
+    cdef list ends = []
+    cdef list replies = []
+    cdef list missed = []
+    cdef list used = []
+    cdef list held = []  # Windows that answers point into.
+    _pieces_of(json, binary, &pieces)
+    memset(&heads, 0, sizeof(Arena))
+    memset(&answers, 0, sizeof(Arena))
+    try:
+        for number in range(len(reads)):
+            owner, buffer_given, at, limit = reads[number]
+            buffer = buffer_given
+            if buffer is None:
+                raise TypeError("a read has no buffer")
+            if at < 0:
+                raise ValueError("the position lies outside of the buffer")
+            data = <const uint8_t *>PyBytes_AS_STRING(buffer)
+            size = PyBytes_GET_SIZE(buffer)
+            heads.size = answers.size = all_bytes = 0
+            left = limit
+            while left > 0 and total <= total_bytes_max:
+                key = _read_pull(data, size, at, request_bytes_max, &pull)
+                if key is None:
+                    break
+                found = PyDict_GetItemWithError(plans, key)
+                if found == NULL:
+                    missed.append((number, _pull_row(at, &pull, key)))
+                    break
+                if <object>found is None:
+                    break
+                plan = <PullPlan?><object>found
+                if plan.queue is None:
+                    missed.append((number, _pull_row(at, &pull, key)))
+                    break
+                min_offset = plan.queue.min_offset
+                max_offset = plan.queue.end
+                if pull.start < min_offset or pull.start < 0 or pull.start >= max_offset:
+                    break
+                wanted = min(max(pull.count, 1), count_max, max_offset - pull.start)
+                window = None
+                found = PyDict_GetItemWithError(plan.windows, pull.start // PULL_BLOCK_C)
+                if found != NULL:
+                    window = <PullWindow?><object>found
+                if (
+                    window is None
+                    or pull.start < window.first
+                    or pull.start >= window.stop
+                    or (window.stop - pull.start < wanted and not (window.is_final and pull.start == window.first))
+                    or (window.is_cold and cold >= cold_max)
+                ):
+                    missed.append((number, _pull_row(at, &pull, key)))
+                    break
+                if not _reserve(&answers, sizeof(Answer)):
+                    raise MemoryError
+                answer = <Answer *>(answers.data + answers.size)
+                answer.unit = <const uint8_t *>PyBytes_AS_STRING(window.units) + (pull.start - window.first) * UNIT_BYTES
+                answer.source = <const uint8_t *>window._log.buf
+                answer.log_start = window.log_start
+                taken = _fitting(
+                    answer.unit,
+                    <Py_ssize_t>max(min(wanted, window.stop - pull.start), 0),
+                    window._log.len,
+                    window.log_start,
+                    window.lowest,
+                    bytes_max,
+                    &record_bytes,
+                )
+                if taken <= 0 or record_bytes + pieces.size + 128 > frame_bytes_max:
+                    break
+                answer.count = taken
+                answer.record_bytes = record_bytes
+                answer.head_bytes = _add_pull_head(
+                    &heads, &pieces, &pull, next_offset=pull.start + taken, min_offset=min_offset, max_offset=max_offset,
+                    record_bytes=record_bytes,
+                )
+                if answer.head_bytes < 0:
+                    raise MemoryError
+                answers.size += sizeof(Answer)
+                held.append(window)
+                all_bytes += answer.head_bytes + <Py_ssize_t>record_bytes
+                total += answer.head_bytes + <Py_ssize_t>record_bytes
+                cold += window.is_cold
+                left -= 1
+                if plan.times == 0:
+                    used.append(plan)
+                plan.times += 1
+                plan.messages += taken
+                plan.record_bytes += record_bytes
+                plan.start = pull.start
+                if pull.committed >= 0:
+                    plan.committed = pull.committed
+                at = pull.end
+            ends.append(at)
+            if answers.size == 0:
+                continue
+            frames = PyBytes_FromStringAndSize(NULL, all_bytes)
+            out = <uint8_t *>PyBytes_AS_STRING(frames)
+            head = heads.data
+            answer = <Answer *>answers.data
+            while <uint8_t *>answer < answers.data + answers.size:
+                memcpy(out, head, answer.head_bytes)
+                out += answer.head_bytes
+                head += answer.head_bytes
+                _copy_records(answer.unit, answer.count, answer.source, answer.log_start, out)
+                out += answer.record_bytes
+                answer += 1
+            held.clear()
+            replies.append((owner, frames, 0))
+        return ends, replies, missed, used, cold
+    finally:
+        free(heads.data)
+        free(answers.data)
+
+
+cdef struct Pieces:
+    Span json[5]
+    Span binary[6]
+    Py_ssize_t size
+
+
+cdef int _pieces_of(tuple json, tuple binary, Pieces *pieces) except -1:
+    """What stands around the numbers of a reply, which the tuples keep alive."""
+    cdef Py_ssize_t index
+    if len(json) != 5 or len(binary) != 6:
+        raise ValueError("a reply needs 5 or 6 pieces")
+    pieces.size = 0
+    for index in range(5):
+        _span_of(json[index], &pieces.json[index])
+        pieces.size += pieces.json[index].size
+    for index in range(6):
+        _span_of(binary[index], &pieces.binary[index])
+        pieces.size += pieces.binary[index].size
+    return 0
+
+
+cdef Py_ssize_t _add_pull_head(
+    Arena *out,
+    const Pieces *pieces,
+    const Pull *pull,
+    int64_t next_offset,
+    int64_t min_offset,
+    int64_t max_offset,
+    int64_t record_bytes,
+) noexcept nogil:
+    """Add what comes before the records in a frame; returns its size, -1 without memory."""
+    cdef Py_ssize_t start = out.size
+    cdef Py_ssize_t fields_at, part
+    cdef uint8_t digits[4][20]
+    cdef Py_ssize_t sizes[4]
+    # Pieces of both kinds, four numbers and some lengths are more than any one header takes.
+    if not _reserve(out, pieces.size + 128):
+        return -1
+    sizes[0] = _digits(next_offset, digits[0])
+    sizes[1] = _digits(min_offset, digits[1])
+    sizes[2] = _digits(max_offset, digits[2])
+    out.size += 8
+    if pull.kind:
+        _add(out, pieces.binary[0].at, pieces.binary[0].size)
+        _add32(out, <uint32_t>pull.request_id)
+        _add(out, pieces.binary[1].at, pieces.binary[1].size)
+        fields_at = out.size
+        out.size += 4
+        _add(out, pieces.binary[2].at, pieces.binary[2].size)
+        for part in range(3):
+            _add32(out, <uint32_t>sizes[part])
+            _add(out, digits[part], sizes[part])
+            _add(out, pieces.binary[3 + part].at, pieces.binary[3 + part].size)
+        put32(out.data + fields_at, <uint32_t>(out.size - fields_at - 4))
+    else:
+        sizes[3] = _digits(pull.request_id, digits[3])
+        _add(out, pieces.json[0].at, pieces.json[0].size)
+        for part in range(4):
+            _add(out, digits[part], sizes[part])
+            _add(out, pieces.json[1 + part].at, pieces.json[1 + part].size)
+    put32(out.data + start, <uint32_t>(out.size - start - 4 + record_bytes))
+    put32(out.data + start + 4, (<uint32_t>(1 if pull.kind else 0) << 24) | <uint32_t>(out.size - start - 8))
+    return out.size - start
 
 
 cdef void _copy_records(
@@ -1848,81 +2154,45 @@ def gather_pulls(
     tuple json not None,
     tuple binary not None,
 ):
-    cdef Py_ssize_t pieces_bytes = 0
-    cdef Py_ssize_t fields_at, index, part, units_count, taken
+    cdef Py_ssize_t units_count, taken, head_bytes
     cdef Py_ssize_t all_bytes = 0
-    cdef int64_t total, log_start, lowest, start, log_bytes
-    cdef Span texts_json[5]
-    cdef Span texts_binary[6]
-    cdef Span values[4]
-    cdef uint8_t digits[4][20]
+    cdef int64_t total, log_start, lowest, start, min_offset, max_offset
+    cdef Pieces pieces
+    cdef Pull pull
     cdef Py_buffer log
     cdef const uint8_t *unit
-    cdef const uint8_t *source
-    cdef int32_t request_id
-    cdef uint32_t kind
     cdef Arena out
     cdef list frames = []
     cdef list taken_of = []
     cdef bytes frame
-    if len(json) != 5 or len(binary) != 6:
-        raise ValueError("a reply needs 5 or 6 pieces")
-    for index in range(5):
-        _span_of(json[index], &texts_json[index])
-        pieces_bytes += texts_json[index].size
-    for index in range(6):
-        _span_of(binary[index], &texts_binary[index])
-        pieces_bytes += texts_binary[index].size
-    for part in range(4):
-        values[part].at = digits[part]
+    _pieces_of(json, binary, &pieces)
     memset(&out, 0, sizeof(Arena))
     try:
         for job in jobs:
             if all_bytes > total_bytes_max:
                 break
-            request_id, kind, units, mapped, log_start, lowest, start, min_offset, max_offset = job
+            pull.request_id, pull.kind, units, mapped, log_start, lowest, start, min_offset, max_offset = job
             if not isinstance(units, bytes) or PyBytes_GET_SIZE(units) % UNIT_BYTES:
                 raise ValueError("queue entries are cut short")
             unit = <const uint8_t *>PyBytes_AS_STRING(units)
             units_count = PyBytes_GET_SIZE(units) // UNIT_BYTES
             PyObject_GetBuffer(mapped, &log, PyBUF_SIMPLE)
             try:
-                log_bytes = log.len
-                source = <const uint8_t *>log.buf
-                taken = _fitting(unit, units_count, log_bytes, log_start, lowest, bytes_max, &total)
-                if taken <= 0 or total + pieces_bytes + 128 > frame_bytes_max:
+                taken = _fitting(unit, units_count, log.len, log_start, lowest, bytes_max, &total)
+                if taken <= 0 or total + pieces.size + 128 > frame_bytes_max:
                     break
-                # Pieces of both kinds, four numbers and some lengths are more than any one header takes.
                 out.size = 0
-                if not _reserve(&out, pieces_bytes + 128):
+                head_bytes = _add_pull_head(
+                    &out, &pieces, &pull, next_offset=start + taken, min_offset=min_offset, max_offset=max_offset,
+                    record_bytes=total,
+                )
+                if head_bytes < 0:
                     raise MemoryError
-                values[0].size = _digits(start + taken, digits[0])
-                values[1].size = _digits(min_offset, digits[1])
-                values[2].size = _digits(max_offset, digits[2])
-                out.size = 8
-                if kind:
-                    _add(&out, texts_binary[0].at, texts_binary[0].size)
-                    _add32(&out, <uint32_t>request_id)
-                    _add(&out, texts_binary[1].at, texts_binary[1].size)
-                    fields_at = out.size
-                    out.size += 4
-                    _add(&out, texts_binary[2].at, texts_binary[2].size)
-                    for part in range(3):
-                        _add32(&out, <uint32_t>values[part].size)
-                        _add(&out, values[part].at, values[part].size)
-                        _add(&out, texts_binary[3 + part].at, texts_binary[3 + part].size)
-                    put32(out.data + fields_at, <uint32_t>(out.size - fields_at - 4))
-                else:
-                    values[3].size = _digits(request_id, digits[3])
-                    _add(&out, texts_json[0].at, texts_json[0].size)
-                    for part in range(4):
-                        _add(&out, values[part].at, values[part].size)
-                        _add(&out, texts_json[1 + part].at, texts_json[1 + part].size)
-                put32(out.data, <uint32_t>(out.size - 4 + total))
-                put32(out.data + 4, (<uint32_t>(1 if kind else 0) << 24) | <uint32_t>(out.size - 8))
-                frame = PyBytes_FromStringAndSize(NULL, out.size + <Py_ssize_t>total)
-                memcpy(PyBytes_AS_STRING(frame), out.data, out.size)
-                _copy_records(unit, taken, source, log_start, <uint8_t *>PyBytes_AS_STRING(frame) + out.size)
+                frame = PyBytes_FromStringAndSize(NULL, head_bytes + <Py_ssize_t>total)
+                memcpy(PyBytes_AS_STRING(frame), out.data, head_bytes)
+                _copy_records(
+                    unit, taken, <const uint8_t *>log.buf, log_start, <uint8_t *>PyBytes_AS_STRING(frame) + head_bytes
+                )
             finally:
                 PyBuffer_Release(&log)
             frames.append(frame)

@@ -21,10 +21,10 @@ from mmap import mmap
 from operator import mul
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-INTERFACE = 13
+INTERFACE = 14
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -52,6 +52,8 @@ BATCH_ID_SHIFT = 16
 """Marks above it: length of the unique id of the batch itself, which lies in the texts before that of its first row."""
 TARGETS_MAX = 256
 """Most queues that the rows of one run go to."""
+PULL_BLOCK = 512
+"""Pulls that start in the same so many messages of a queue find them in the same window."""
 
 _HEAD = Struct(">iiiiiqqiq")
 _AFTER_BORN_HOST = Struct(">q")
@@ -295,6 +297,8 @@ _PULL_KEY_FIELDS = 7
 _PULL_I32_FIELDS = (2, 3, 8, 11)
 _PULL_I64_FIELDS = (6, 7, 9, 10)
 _PULL_REQUIRED_FIELDS = (0, 1, 2, 7, 8)
+_PULL_COMMITS = 1
+"""Flag of a pull that brings an offset to commit."""
 _I32_FIELDS = (3, 4, 5, 7, 9, 11)
 _REQUIRED_FIELDS = (0, 1, 4, 6)
 _ID_NAME = b"UNIQ_KEY"
@@ -869,38 +873,202 @@ def scan_pulls(
 
     Plain is: an exact header that wants an answer. Returns the position behind the last frame taken, and of each the
     position, request id, header type, a key, the queue offset to start at, the number of messages and the offset to
-    commit. Pulls with the same key are the same in everything else but in how long they would wait.
+    commit (below 0: none). Pulls with the same key are the same in everything else but in how long they would wait.
     """
     if at < 0:
         raise ValueError("the position lies outside of the buffer")
     pulls: list[tuple[int, int, int, bytes, int, int, int]] = []
-    while len(pulls) < count_max and len(buffer) - at >= 8:
-        length, mark = _FRAME.unpack_from(buffer, at)
-        end = at + 4 + length
-        if length + 4 > frame_bytes_max or end > len(buffer) or (mark & 0xFFFFFF) != length - 4 or mark >> 24 > 1:
+    while len(pulls) < count_max:
+        found = _pull_at(buffer, at, frame_bytes_max=frame_bytes_max)
+        if found is None:
             break
-        header = _read_json(buffer[at + 8 : end]) if mark >> 24 == 0 else _read_binary(buffer[at + 8 : end])
-        if (
-            header is None
-            or header.code not in _PULL_CODES
-            or header.flag
-            or not header.fields.keys() <= {*_PULL_NAMES}
-        ):
-            break
-        values = [header.fields.get(name) for name in _PULL_NAMES]
-        numbers = [0] * len(values)
-        for limit, fields in ((2**31, _PULL_I32_FIELDS), (2**63, _PULL_I64_FIELDS)):
-            for field in fields:
-                text = values[field]
-                if text is not None and (not _NUMBER.fullmatch(text) or not -limit <= int(text) < limit):
-                    return at, pulls
-                numbers[field] = int(text or b"0")
-        if any(values[field] is None for field in _PULL_REQUIRED_FIELDS):
-            break
-        key = b"".join([b"\0" if value is None else b"\1" + value for value in values[:_PULL_KEY_FIELDS]])
-        pulls.append((at, header.request_id, mark >> 24, key, numbers[7], numbers[8], numbers[9]))
-        at = end
+        pull, at = found
+        pulls.append(pull)
     return at, pulls
+
+
+def _pull_at(
+    buffer: bytes, at: int, *, frame_bytes_max: int
+) -> tuple[tuple[int, int, int, bytes, int, int, int], int] | None:
+    """The plain pull that begins there, and where it ends."""
+    if len(buffer) - at < 8:
+        return None
+    length, mark = _FRAME.unpack_from(buffer, at)
+    end = at + 4 + length
+    if length + 4 > frame_bytes_max or end > len(buffer) or (mark & 0xFFFFFF) != length - 4 or mark >> 24 > 1:
+        return None
+    header = _read_json(buffer[at + 8 : end]) if mark >> 24 == 0 else _read_binary(buffer[at + 8 : end])
+    if header is None or header.code not in _PULL_CODES or header.flag or not header.fields.keys() <= {*_PULL_NAMES}:
+        return None
+    values = [header.fields.get(name) for name in _PULL_NAMES]
+    numbers = [0] * len(values)
+    for limit, fields in ((2**31, _PULL_I32_FIELDS), (2**63, _PULL_I64_FIELDS)):
+        for field in fields:
+            text = values[field]
+            if text is not None and (not _NUMBER.fullmatch(text) or not -limit <= int(text) < limit):
+                return None
+            numbers[field] = int(text or b"0")
+    if any(values[field] is None for field in _PULL_REQUIRED_FIELDS):
+        return None
+    key = b"".join([b"\0" if value is None else b"\1" + value for value in values[:_PULL_KEY_FIELDS]])
+    committed = numbers[9] if numbers[3] & _PULL_COMMITS else -1
+    return (at, header.request_id, mark >> 24, key, numbers[7], numbers[8], committed), end
+
+
+class PulledQueue(Protocol):
+    """What answering pulls has to know of a queue, each time anew."""
+
+    min_offset: int
+    end: int
+
+
+class PullWindow:
+    """Entries of a queue, from one on, whose records can be handed out at once: they lie in one part of the log."""
+
+    __slots__ = ("first", "is_cold", "is_final", "log", "log_start", "lowest", "stop", "units")
+
+    def __init__(
+        self,
+        first: int,
+        units: bytes,
+        log: bytes | mmap,
+        *,
+        log_start: int,
+        lowest: int,
+        is_final: bool = False,
+        is_cold: bool = False,
+    ) -> None:
+        """`log` holds the bytes from log offset `log_start` on; records below `lowest` are not for everybody.
+
+        A pull that starts with the first entry of a window that is final is content with what there is. Pulls of a
+        window that is cold are counted.
+        """
+        if len(units) % _UNIT.size or not 0 <= first <= 1 << 62:
+            raise ValueError("queue entries are cut short, or do not begin at an offset")
+        self.first = first
+        self.stop = first + len(units) // _UNIT.size
+        self.units = units
+        self.log = log
+        self.log_start = log_start
+        self.lowest = lowest
+        self.is_final = is_final
+        self.is_cold = is_cold
+
+
+class PullPlan:
+    """Where some kinds of pulls find their messages, and what was handed out lately, until `clear`."""
+
+    __slots__ = ("about", "committed", "messages", "queue", "record_bytes", "start", "times", "windows")
+
+    def __init__(self, about: object) -> None:
+        """`about` is whatever the caller wants to know of it."""
+        self.about = about
+        self.queue: PulledQueue | None = None
+        self.windows: dict[int, PullWindow] = {}
+        """By the first offset of a pull, divided by PULL_BLOCK."""
+        self.clear()
+
+    def clear(self) -> None:
+        self.times = self.messages = self.record_bytes = self.start = 0
+        self.committed = -1
+        """What the last pull that brought an offset to commit brought; `start` is where the last one started."""
+
+
+_Owner = TypeVar("_Owner")
+
+
+def answer_pulls(
+    reads: list[tuple[_Owner, bytes, int, int]],
+    plans: dict[bytes, PullPlan | None],
+    *,
+    count_max: int,
+    cold_max: int,
+    bytes_max: int,
+    request_bytes_max: int,
+    frame_bytes_max: int,
+    total_bytes_max: int,
+    json: tuple[bytes, ...],
+    binary: tuple[bytes, ...],
+) -> tuple[
+    list[int],
+    list[tuple[_Owner, bytes, int]],
+    list[tuple[int, tuple[int, int, int, bytes, int, int, int]]],
+    list[PullPlan],
+    int,
+]:
+    """Answer plain pulls (see `scan_pulls`) of many reads with what their plans say, until one cannot be.
+
+    A read is what it belongs to, a buffer, a position, and how many to take from there at most. Returns where each
+    ends; (owner, frames, 0) for each that has answers, as `reply_all` wants them; of those that end at a pull for which
+    something is missing, their number and that pull; the plans in use; and how many of the answers were cold.
+
+    Missing is a plan (or its queue), a window of it that has all that is wanted, or the permission to answer one more
+    from a cold window. A plan that is `None` is for others. Limits are as with `gather_pulls`.
+    """
+    ends: list[int] = []
+    replies: list[tuple[_Owner, bytes, int]] = []
+    missed: list[tuple[int, tuple[int, int, int, bytes, int, int, int]]] = []
+    used: list[PullPlan] = []
+    cold = total = 0
+    for number, (owner, buffer, at, limit) in enumerate(reads):
+        if at < 0:
+            raise ValueError("the position lies outside of the buffer")
+        frames: list[bytes] = []
+        while len(frames) < limit and total <= total_bytes_max:
+            found = _pull_at(buffer, at, frame_bytes_max=request_bytes_max)
+            if found is None:
+                break
+            pull, end = found
+            _at, request_id, kind, key, start, count, committed = pull
+            plan = plans.get(key) if key in plans else PullPlan(None)
+            if plan is None:
+                break
+            queue = plan.queue
+            if queue is None:
+                missed.append((number, pull))
+                break
+            min_offset, max_offset = queue.min_offset, queue.end
+            if not max(min_offset, 0) <= start < max_offset:
+                break
+            window = plan.windows.get(start // PULL_BLOCK)
+            wanted = min(max(count, 1), count_max, max_offset - start)
+            if (
+                window is None
+                or not window.first <= start < window.stop
+                or (start + wanted > window.stop and not (window.is_final and start == window.first))
+                or (window.is_cold and cold >= cold_max)
+            ):
+                missed.append((number, pull))
+                break
+            first = (start - window.first) * _UNIT.size
+            units = window.units[first : first + wanted * _UNIT.size]
+            job = (request_id, kind, units, window.log, window.log_start, window.lowest, start, min_offset, max_offset)
+            answered, taken = gather_pulls(
+                [job],
+                bytes_max=bytes_max,
+                frame_bytes_max=frame_bytes_max,
+                total_bytes_max=total_bytes_max,
+                json=json,
+                binary=binary,
+            )
+            if not answered:
+                break
+            frames += answered
+            total += len(answered[0])
+            cold += window.is_cold
+            if not plan.times:
+                used.append(plan)
+            plan.times += 1
+            plan.messages += taken[0][0]
+            plan.record_bytes += taken[0][1]
+            plan.start = start
+            if committed >= 0:
+                plan.committed = committed
+            at = end
+        ends.append(at)
+        if frames:
+            replies.append((owner, b"".join(frames), 0))
+    return ends, replies, missed, used, cold
 
 
 def gather_pulls(

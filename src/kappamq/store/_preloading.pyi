@@ -1,3 +1,6 @@
+from mmap import mmap
+
 INTERFACE: int
 
 def preload(descriptor: int, runs: list[tuple[int, int]], piece_bytes: int) -> None: ...
+def are_resident(view: mmap | bytes, runs: list[tuple[int, int]]) -> bool: ...

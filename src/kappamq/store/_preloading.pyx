@@ -1,14 +1,23 @@
 # cython: language_level=3
-"""Reading parts of a file for the system to keep, without the interpreter: `RealFile.preload` says what for."""
+"""Parts of a file that are to be in memory, or are: `RealFile.preload` and `are_cached` say what for."""
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport free, malloc
 
-INTERFACE = 1
+INTERFACE = 2
 
 cdef extern from "<unistd.h>" nogil:
+    int _SC_PAGESIZE
+    long sysconf(int name)
     ssize_t pread(int descriptor, void *buffer, size_t size, int64_t at)
+
+cdef extern from "<sys/mman.h>" nogil:
+    int mincore(void *address, size_t size, unsigned char *found)
+
+cdef enum:
+    PAGES_AT_ONCE = 256
 
 
 def preload(int descriptor, list runs not None, Py_ssize_t piece_bytes):
@@ -48,3 +57,32 @@ def preload(int descriptor, list runs not None, Py_ssize_t piece_bytes):
     finally:
         free(places)
         free(sink)
+
+
+def are_resident(view, list runs not None):
+    """Whether the system has all pages of each `(position, bytes)` of a file, of which `view` is a map, in memory."""
+    cdef Py_buffer memory
+    cdef unsigned char found[PAGES_AT_ONCE]
+    cdef int64_t page_bytes = sysconf(_SC_PAGESIZE)
+    cdef int64_t at, size, end, piece, page
+    PyObject_GetBuffer(view, &memory, PyBUF_SIMPLE)
+    try:
+        if page_bytes <= 0 or <uintptr_t>memory.buf % <uintptr_t>page_bytes:
+            return False
+        for run in runs:
+            at, size = run
+            if at < 0 or size < 0 or size > memory.len or at > memory.len - size:
+                return False
+            end = at + size
+            at -= at % page_bytes
+            while at < end:
+                piece = min(end - at, page_bytes * PAGES_AT_ONCE)
+                if mincore(<char *>memory.buf + at, <size_t>piece, found):
+                    return False
+                for page in range((piece + page_bytes - 1) // page_bytes):
+                    if not found[page] & 1:
+                        return False
+                at += piece
+        return True
+    finally:
+        PyBuffer_Release(&memory)

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final
 
 from kappamq.errors import StorageError
-from kappamq.kernel import java_hash
+from kappamq.kernel import PullWindow, java_hash
 from kappamq.store.files import File, FileSystem
 from kappamq.store.segment import PAGE_BYTES, segment_name, segment_starts
 from kappamq.store.settings import UNIT_BYTES
@@ -182,6 +182,7 @@ class ConsumeQueue:
         "topic",
         "topic_hash",
         "warm_from",
+        "windows",
     )
 
     def __init__(self, pool: QueueFiles, directory: Path, topic: str, queue_id: int) -> None:
@@ -204,6 +205,8 @@ class ConsumeQueue:
         """Log offset behind the record of the last entry, or a later one that no other record of the queue is below."""
         self.warm_from = 0
         """Entries from here on were written by this process."""
+        self.windows: dict[int, PullWindow] = {}
+        """Entries that can be handed out at once, see `hot_reads.py`; cleared when any of them change."""
         self.is_deleted = False
         self.is_sound = True
         """No file is missing or short, except perhaps the last one."""
@@ -257,6 +260,7 @@ class ConsumeQueue:
         self.end = self.next = self.tail = self.warm_from = end
         self.log_end = log_end
         self.min_offset = min(self.min_offset, end)
+        self.windows.clear()
 
     def units(self, start: int, count: int) -> bytes:
         """Raw entries from `start`, at most `count` and at most up to the end of their file. [any thread]"""
@@ -472,6 +476,7 @@ class ConsumeQueue:
     def destroy(self) -> None:
         """Delete all files."""
         self.is_deleted = True
+        self.windows.clear()
         self._held = _NONE_HELD
         for file in self._files.values():
             self._pool.forget(file)
@@ -482,6 +487,7 @@ class ConsumeQueue:
     def trim(self, min_log_offset: int) -> list[Path]:
         """Move the first offset up to the first record that still exists; returns files that are no longer needed."""
         stop = self.end
+        self.windows.clear()
         self.min_offset = self.first_at(min_log_offset, max(self.min_offset, self.first_stored), stop)
         last = max(self._files, default=0)
         gone = [

@@ -56,8 +56,9 @@ class File(Protocol):
     def reserve(self, at: int, size: int) -> None:
         """Take disk space for a range now, so that writing there through a map cannot fail later."""
 
-    def is_cached(self, at: int, size: int) -> bool:
-        """Whether up to `PROBE_BYTES_MAX` can be read without the disk; no where nobody can tell."""
+    def are_cached(self, runs: list[tuple[int, int]], view: mmap) -> bool:
+        """Whether ranges (position, bytes) of a file with this map can be read without the disk; no where nobody can
+        tell."""
 
     def preload(self, runs: list[tuple[int, int]]) -> None:
         """Have ranges (position, bytes) read into memory by the system, and return when they are there."""
@@ -124,7 +125,24 @@ def _preload_pieces(descriptor: int, runs: list[tuple[int, int]], piece_bytes: i
             at += read
 
 
-def _choose_preload() -> Callable[[int, list[tuple[int, int]], int], None]:
+def _are_cached_by_reading(descriptor: int, runs: list[tuple[int, int]], _view: mmap) -> bool:
+    """Read them into a buffer that nobody looks at: 100 KB take 10 µs, waiting for the disk a thousand times that."""
+    try:
+        for start, size in runs:
+            for at in range(start, start + size, PROBE_BYTES_MAX):
+                piece = memoryview(_PROBE)[: min(start + size - at, PROBE_BYTES_MAX)]
+                if os.preadv(descriptor, [piece], at, os.RWF_NOWAIT) != len(piece):
+                    return False
+    except (OSError, AttributeError):  # Not in memory; or this file system or this system cannot tell.
+        return False
+    return True
+
+
+_Preload = Callable[[int, list[tuple[int, int]], int], None]
+_AreCached = Callable[[int, list[tuple[int, int]], mmap], bool]
+
+
+def _choose() -> tuple[_Preload, _AreCached]:
     if os.environ.get("KAPPAMQ_KERNEL") != "python":
         try:
             from kappamq.store import _preloading
@@ -132,12 +150,19 @@ def _choose_preload() -> Callable[[int, list[tuple[int, int]], int], None]:
             pass
         else:
             if _preloading.INTERFACE == _PRELOADING_INTERFACE:
-                return _preloading.preload
-    return _preload_pieces
+                are_resident = _preloading.are_resident
+
+                def are_cached(descriptor: int, runs: list[tuple[int, int]], view: mmap) -> bool:
+                    # One byte is read as well: a system that cannot tell would take all pages for resident.
+                    first = [(at, min(size, 1)) for at, size in runs[:1]]
+                    return _are_cached_by_reading(descriptor, first, view) and are_resident(view, runs)
+
+                return _preloading.preload, are_cached
+    return _preload_pieces, _are_cached_by_reading
 
 
-_PRELOADING_INTERFACE: Final = 1
-_preload: Final = _choose_preload()
+_PRELOADING_INTERFACE: Final = 2
+_preload, _are_cached = _choose()
 
 
 def storage_error(action: str, error: OSError) -> StorageError:
@@ -219,12 +244,8 @@ class RealFile:
     def reserve(self, at: int, size: int) -> None:
         os.posix_fallocate(self._descriptor, at, size)
 
-    def is_cached(self, at: int, size: int) -> bool:
-        # Into a buffer that nobody reads: copying 100 KB takes 10 µs, waiting for the disk a thousand times that.
-        try:
-            return os.preadv(self._descriptor, [memoryview(_PROBE)[:size]], at, os.RWF_NOWAIT) == size
-        except (OSError, AttributeError):  # Not in memory; or this file system or this system cannot tell.
-            return False
+    def are_cached(self, runs: list[tuple[int, int]], view: mmap) -> bool:
+        return _are_cached(self._descriptor, runs, view)
 
     def preload(self, runs: list[tuple[int, int]]) -> None:
         # Piece by piece and without the system's own read-ahead, which may be megabytes: a sync would wait behind it.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from kappamq.errors import StorageError
-from kappamq.store.files import PROBE_BYTES_MAX, Data, File, FileSystem
+from kappamq.store.files import Data, File, FileSystem
 
 NAME_DIGITS: Final = 20
 PAGE_BYTES: Final = 4096
@@ -76,9 +76,9 @@ class Segment:
     def write(self, data: Data, log_offset: int) -> None:
         self._file.pwrite(data, log_offset - self.start)
 
-    def is_cached(self, log_offset: int, size: int) -> bool:
-        """Whether a range is in memory, as far as can be told."""
-        return size <= PROBE_BYTES_MAX and self._file.is_cached(log_offset - self.start, size)
+    def are_cached(self, runs: list[tuple[int, int]]) -> bool:
+        """Whether ranges (log offset, bytes) are in memory, as far as can be told at once."""
+        return self._file.are_cached([(log_offset - self.start, size) for log_offset, size in runs], self.map)
 
     def preload(self, runs: list[tuple[int, int]]) -> None:
         """Let the system read ranges (log offset, bytes) into memory, so that the map has them at once. [any thread]"""

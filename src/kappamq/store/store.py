@@ -10,7 +10,7 @@ under them. `flush` and `checkpoint` sync files through the kernel, which needs 
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -42,18 +42,18 @@ from kappamq.store.checkpoint import (
     save_times,
 )
 from kappamq.store.commit_log import CommitLog
-from kappamq.store.consume_queue import UNIT, QueueFiles
+from kappamq.store.consume_queue import ConsumeQueue, QueueFiles
 from kappamq.store.dispatch import Arrival, Batch
 from kappamq.store.files import (
     FULL_DISK_ERRORS,
     PASSING_ERRORS,
-    PROBE_BYTES_MAX,
     File,
     FileSystem,
     RealFileSystem,
     make_directory_durably,
     storage_error,
 )
+from kappamq.store.hot_reads import HotReads
 from kappamq.store.key_index import KeyIndex
 from kappamq.store.log_scan import RecordFacts, read_facts, stored_at, why_invalid
 from kappamq.store.placing import Appended, Placement
@@ -63,7 +63,7 @@ from kappamq.store.reading import Fetched, FetchLimit, FetchStatus, HotEntries, 
 from kappamq.store.recovery import Recovery, RecoveryReport, arrivals_between
 from kappamq.store.retention import DiskState, RetentionReport, SegmentAge, deletable
 from kappamq.store.segment import Segment
-from kappamq.store.settings import UNIT_BYTES, StoreSettings
+from kappamq.store.settings import StoreSettings
 from kappamq.store.verified import VerifiedRanges
 
 __all__ = [
@@ -141,12 +141,7 @@ class Store:
         """Why durable records cannot become visible just now."""
         self._is_closed = False
         self._index_retry_at = 0.0
-        self._trusted_from = 0
-        self._session_start = 0
-        self._verified: dict[tuple[str, int], VerifiedRanges] = {}
-        self.on_cold_read: Callable[[str, int, int, int], int | None] | None = None
-        """Asked by `hot_entries` about somebody who is far behind and wants [start, end) of a queue: up to where that
-        was brought into memory lately, `start` when nobody knows, `None` when it has to wait."""
+        self.hot_reads = HotReads(self._log, hot_bytes=settings.hot_bytes, clock=clock)
         self._written_ms = 0
         self._published_ms = 0
         self._published_records = 0
@@ -193,8 +188,8 @@ class Store:
             self._files, self.root, self.settings, log=self._log, queues=self._queues, index=self._index
         )
         self.recovery = recovery.run()
-        self.published = self._session_start = self._log.written
-        self._trusted_from = self.recovery.verified_from
+        self.published = self.hot_reads.session_start = self._log.written
+        self.hot_reads.trusted_from = self.recovery.verified_from
         self._written_ms = self._published_ms = self.latest_stored_at()
         save_abort(self._files, self.root, self._session)
         self._flush_mark = FlushMark(self._files, self.root, self._session)
@@ -592,7 +587,7 @@ class Store:
             own = OwnCheckpoint(
                 session=self._session,
                 log_start=self._log.min_offset,
-                crc_from=self._session_start if self.settings.append_crc else NO_CRC,
+                crc_from=self.hot_reads.session_start if self.settings.append_crc else NO_CRC,
                 flushed=flushed,
                 dispatched=dispatched,
                 is_clean=is_clean,
@@ -629,8 +624,8 @@ class Store:
             start,
             limit=limit,
             selector=selector,
-            trusted_from=self._trusted_from,
-            verified=self._verified.get((topic, queue_id)),
+            trusted_from=self.hot_reads.trusted_from,
+            verified=self.hot_reads.verified.get((topic, queue_id)),
         )
 
     def warm(self, topic: str, queue_id: int, start: int, *, count: int) -> int:
@@ -645,68 +640,26 @@ class Store:
         """Remember what `warm` found, so that nobody else has to verify it again."""
         queue = self._queues.get((topic, queue_id))
         if queue is not None and start < min(end, queue.warm_from):
-            self._verified.setdefault((topic, queue_id), VerifiedRanges()).add(start, min(end, queue.warm_from))
+            verified = self.hot_reads.verified.setdefault((topic, queue_id), VerifiedRanges())
+            verified.add(start, min(end, queue.warm_from))
 
     def hot_entries(self, topic: str, queue_id: int, start: int, count: int) -> HotEntries | None:
         """What a fetch of everything would hand out at once, without touching the disk; `None`: look closer."""
-        return self._hot_entries(topic, queue_id, start, count, on_cold_read=self.on_cold_read)
-
-    def _hot_entries(
-        self,
-        topic: str,
-        queue_id: int,
-        start: int,
-        count: int,
-        *,
-        on_cold_read: Callable[[str, int, int, int], int | None] | None = None,
-    ) -> HotEntries | None:
-        queue = self._queues.get((topic, queue_id))
-        if queue is None:
-            return None
-        end = stop = queue.end
-        min_offset = queue.min_offset
-        if not min_offset <= start < end:
-            return None
-        lowest = self._trusted_from
-        if start < queue.warm_from:
-            verified = self._verified.get((topic, queue_id))
-            stop = verified.end_of(start) if verified is not None else start
-            if stop <= start:
-                return None
-            lowest = 0
-        units = queue.units(start, min(count, stop - start))
-        if not units:
-            return None
-        log = self._log
-        log_offset = int.from_bytes(units[:8], "big")
-        segment = log.segment_at(log_offset)
-        if segment is None or log_offset < lowest:
-            return None
-        if log_offset < max(self._session_start, log.written - self.settings.hot_bytes):
-            stop = start + len(units) // UNIT_BYTES
-            ready = start if on_cold_read is None else on_cold_read(topic, queue_id, start, stop)
-            if ready is None:
-                return None
-            units = units[: (ready - start) * UNIT_BYTES] if ready > start else _cached(segment, units, log_offset)
-            if not units:
-                return None
-        return HotEntries(units, segment.map, segment.start, lowest, min_offset, end)
+        return self.hot_reads.entries(self._queues.get((topic, queue_id)), start, count)
 
     def is_behind(self, topic: str, queue_id: int, start: int) -> bool:
         """Whether messages from `start` on are probably not in memory, or were not verified at the start."""
-        queue = self._queues.get((topic, queue_id))
-        if queue is None or start >= queue.end or start < queue.min_offset:
-            return False
-        if start < queue.warm_from:
-            return True
-        if self._log.written - self._session_start <= self.settings.hot_bytes:
-            return False
-        unit = queue.unit(start)
-        return unit is not None and unit[0] < max(self._session_start, self._log.written - self.settings.hot_bytes)
+        return self.hot_reads.is_behind(self._queues.get((topic, queue_id)), start)
 
     def is_cold(self, topic: str, queue_id: int, start: int, count: int = 1) -> bool:
         """Whether a fetch would probably touch the disk or verify records, and should run in a thread."""
-        return self.is_behind(topic, queue_id, start) and self._hot_entries(topic, queue_id, start, count) is None
+        queue = self._queues.get((topic, queue_id))
+        hot_reads = self.hot_reads
+        return hot_reads.is_behind(queue, start) and hot_reads.entries(queue, start, count, counts=False) is None
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """A queue, for who asks for many of its messages; not for writing to it."""
+        return self._queues.get((topic, queue_id))
 
     def read(self, log_offset: int, size: int | None = None) -> bytes:
         """The visible record that begins at `log_offset`, verified. [any thread]
@@ -808,8 +761,7 @@ class Store:
         for batch in self._pending:
             batch.forget(topic)
         self._queues.remove_topic(topic)
-        for key in [key for key in self._verified if key[0] == topic]:
-            del self._verified[key]
+        self.hot_reads.forget_topic(topic)
         self.checkpoint()
 
     def plan_retention(self) -> RetentionReport:
@@ -831,6 +783,7 @@ class Store:
         )
         if reason == "none":
             return RetentionReport(self._log.min_offset, reason)
+        self.hot_reads.forget_windows()
         paths = self._log.drop_before(floor)
         for queue in self._queues:
             paths += queue.trim(floor)
@@ -862,18 +815,6 @@ class Store:
         is_full = self._is_disk_full or bool(self._dispatch_block)
         reason = str(self._refusal()) if is_full and not self._failure else ""
         return DiskState(ratio, space.usable, is_full, reason)
-
-
-def _cached(segment: Segment, units: bytes, log_offset: int) -> bytes:
-    """The first of these entries whose records are in memory, as far as can be told at once; none when unsure."""
-    while True:
-        last, size, _code = UNIT.unpack_from(units, len(units) - UNIT_BYTES)
-        span = last + size - log_offset
-        if span <= PROBE_BYTES_MAX or len(units) == UNIT_BYTES:
-            break
-        # Others lie in between: fewer messages at a time are better than a thread for each pull.
-        units = units[: len(units) // UNIT_BYTES // 2 * UNIT_BYTES]
-    return units if span > 0 and segment.is_cached(log_offset, span) else b""
 
 
 def _has_key(facts: RecordFacts, key: str) -> bool:

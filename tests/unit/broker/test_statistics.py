@@ -78,3 +78,17 @@ def test_totals_stay_when_a_topic_goes() -> None:
     stored, fetched = figures.day_counts()
     assert (stored.now, fetched.now) == (3, 2)
     assert figures.windows("TOPIC_PUT_NUMS", "t") is None
+
+
+def test_a_group_that_comes_back_counts_from_the_beginning() -> None:
+    figures = statistics(ManualClock())
+    figures.fetched("t", "g", 5, 500, times=2)
+    figures.fetched("t", "g", 1, 100)
+    found = {name: (item.value, item.times) for (name, key), item in figures._items.items() if key == "t@g"}
+    assert found == {"GROUP_GET_NUMS": (6, 3), "GROUP_GET_SIZE": (600, 3)}
+    for forgotten in ("g", "t"):
+        figures.forget(forgotten)
+        figures.fetched("t", "g", 4, 40)
+        found = {name: (item.value, item.times) for (name, key), item in figures._items.items() if key == "t@g"}
+        assert found == {"GROUP_GET_NUMS": (4, 1), "GROUP_GET_SIZE": (40, 1)}
+    assert (figures.get_count, figures.get_found) == (14, 5)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ import pytest
 from kappamq.errors import DiskFull, StorageError, StoreLocked
 from kappamq.store.files import (
     FileSystem,
+    RealFile,
     RealFileSystem,
     Space,
+    _are_cached,
+    _are_cached_by_reading,
     _preload,
     _preload_pieces,
     make_directory_durably,
@@ -64,24 +68,45 @@ def test_next_data_passes_over_holes(files: FileSystem, tmp_path: Path) -> None:
     file.close()
 
 
-def test_what_is_in_memory_is_told_from_what_is_not(tmp_path: Path) -> None:
+def _is_cached(file: RealFile, at: int, size: int) -> bool:
+    return file.are_cached([(at, size)], file.map())
+
+
+@pytest.mark.parametrize("are_cached", [_are_cached_by_reading, _are_cached])
+def test_what_is_in_memory_is_told_from_what_is_not(
+    tmp_path: Path, are_cached: Callable[[int, list[tuple[int, int]], mmap], bool]
+) -> None:
     file = RealFileSystem().open(tmp_path / "file", create=True)
-    file.pwrite(bytes(100_000), 0)
+    file.pwrite(bytes(1_000_000), 0)
     file.sync()
+    descriptor = file._descriptor
     try:
-        os.preadv(file._descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
+        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
     except OSError:
         pytest.skip("this file system cannot tell")
-    assert file.is_cached(5000, 90_000)
-    assert not file.is_cached(90_000, 20_000)  # The file ends before.
+
+    def found(*runs: tuple[int, int]) -> bool:
+        return are_cached(descriptor, list(runs), file.map())
+
+    assert found((5000, 995_000))
+    assert found((5000, 10), (0, 1_000_000), (1_000_000, 0))
+    assert found()
+    assert not found((900_000, 100_001))  # The file ends before.
+    assert not found((5000, 10), (2_000_000, 1))
     for _ in range(100):  # Pages that the system still works on stay for a moment.
-        os.posix_fadvise(file._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        if not file.is_cached(5000, 90_000):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        if not found((5000, 10)) and not found((900_000, 10)):
             break
         os.sync()
-    assert not file.is_cached(5000, 90_000)
-    file.pread(100_000, 0)
-    assert file.is_cached(5000, 90_000)
+    assert not found((5000, 90_000))
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    file.pread(20_000, 5000)
+    assert found((21_000, 2000))
+    assert not found((21_000, 2000), (900_000, 10_000))
+    assert not found((900_000, 10_000), (21_000, 2000))
+    assert not found((21_000, 900_000))
+    file.pread(1_000_000, 0)
+    assert found((21_000, 2000), (900_000, 10_000), (5000, 995_000))
     file.close()
 
 
@@ -95,12 +120,12 @@ def test_parts_of_a_file_are_read_ahead(
     descriptor = file._descriptor
     for _ in range(100):
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        if not file.is_cached(0, 4096):
+        if not _is_cached(file, 0, 4096):
             break
         os.sync()
     preload(descriptor, [(4096, 50_000), (150_000, 1_000_000)], 16_384)  # The last goes on behind the end.
-    assert file.is_cached(4096, 50_000)
-    assert file.is_cached(150_000, 50_000)
+    assert _is_cached(file, 4096, 50_000)
+    assert _is_cached(file, 150_000, 50_000)
     preload(descriptor, [], 16_384)
     with pytest.raises(OSError, match=r"descriptor|ahead"):
         preload(-1, [(0, 1)], 16_384)

@@ -166,18 +166,18 @@ def test_entries_are_hot_while_their_records_are_in_memory(tmp_path: Path, monke
     store = Store.open(tmp_path, small_settings(visible="written", hot_bytes=100), clock=ManualClock())
     store.append_run(run_of([frame(), frame(), frame()]))
     store.publish()
-    asked: list[int] = []
+    asked: list[list[tuple[int, int]]] = []
 
-    def is_cached(_segment: Segment, log_offset: int, size: int) -> bool:
-        asked.append(log_offset + size)
+    def are_cached(_segment: Segment, runs: list[tuple[int, int]]) -> bool:
+        asked.append(runs)
         return len(asked) > 1
 
-    monkeypatch.setattr(Segment, "is_cached", is_cached)
+    monkeypatch.setattr(Segment, "are_cached", are_cached)
     assert store.hot_entries("orders", 0, 0, 2) is None
     entries = store.hot_entries("orders", 0, 0, 2)
     assert entries is not None
     assert len(entries.units) == 40
-    assert asked == [store.written // 3 * 2] * 2
+    assert asked == [[(0, store.written // 3 * 2)]] * 2
     assert store.hot_entries("orders", 0, 3, 2) is None
     assert store.hot_entries("orders", 0, -1, 2) is None
     assert store.hot_entries("nobody", 0, 0, 2) is None
