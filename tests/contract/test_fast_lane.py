@@ -226,6 +226,8 @@ class Desk:
                 break
             # Threads read records that are not in memory, and make the next segment.
             await asyncio.sleep(0.001)
+        for _ in range(5):  # Answers of one turn of the loop are written together, after it.
+            await asyncio.sleep(0)
 
     @property
     def is_preparing(self) -> bool:
