@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-INTERFACE = 14
+INTERFACE = 15
 
 cdef enum:
     MAGIC_V1 = -626843481

@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-INTERFACE = 14
+INTERFACE = 15
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
