@@ -251,16 +251,25 @@ def await_gone(pid: int) -> None:
 def test_ctrl_c_ends_consume_without_a_word(one: Up) -> None:
     on(one, "topic", "create", "watched", "--queues", "1")
     on(one, "send", "watched", "a")
-    watching = subprocess.Popen(
-        [sys.executable, "-m", "kappamq", "consume", "watched", "--group", "g3", "-n", one.nameserver],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    assert watching.stdout is not None
-    assert watching.stdout.readline().endswith(" a\n")
-    watching.send_signal(signal.SIGINT)
-    assert watching.communicate(timeout=STOP_SECONDS_MAX) == ("", "")
-    assert watching.returncode == 0
+    # Tests that were started in the background ignore the signal, and what they start would do so as well.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        watching = subprocess.Popen(
+            [sys.executable, "-m", "kappamq", "consume", "watched", "--group", "g3", "-n", one.nameserver],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with watching:
+        try:
+            assert watching.stdout is not None
+            assert watching.stdout.readline().endswith(" a\n")
+            watching.send_signal(signal.SIGINT)
+            assert watching.communicate(timeout=STOP_SECONDS_MAX) == ("", "")
+            assert watching.returncode == 0
+        finally:
+            watching.kill()
     assert on(one, "group", "show", "g3").splitlines()[0].split() == ["group", "g3"]

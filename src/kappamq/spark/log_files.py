@@ -28,7 +28,10 @@ from kappamq.spark.store_files import BLANK_SIZE, QueueFiles, Segment, StoreFile
 
 SPLIT_BYTES: Final = 128 * 1024 * 1024
 BATCH_ROWS: Final = 16_384
-BATCH_BYTES: Final = 32 * 1024 * 1024
+BATCH_BYTES: Final = 5 * 1024 * 1024
+"""Of all records of a batch: one that fits memory that is kept for the next costs less on all its way."""
+STRETCH_BYTES: Final = 32 * 1024 * 1024
+"""Longest part of a segment in which a batch looks for its records."""
 
 _PLACED: Final = np.dtype([("log_offset", "i8"), ("size", "i4"), ("queue", "i4"), ("offset", "i8")])
 """An entry and its place, in the byte order of this machine: to sort in that of the files takes many times as long."""
@@ -245,9 +248,11 @@ def _decode_segment(segment: Segment, entries: npt.NDArray[Any], wanted: Wanted)
 
 
 def _batch_end(entries: npt.NDArray[Any], position: int) -> int:
-    """End of a batch: few enough rows, and a short enough stretch of the file."""
-    window = entries["log_offset"][position : position + BATCH_ROWS]
-    return position + max(int(np.searchsorted(window, window[0] + BATCH_BYTES)), 1)
+    """End of a batch: few enough rows and bytes, in a short enough stretch of the file."""
+    window = entries[position : position + BATCH_ROWS]
+    near = np.searchsorted(window["log_offset"], window["log_offset"][0] + STRETCH_BYTES)
+    fitting = np.searchsorted(np.cumsum(window["size"], dtype=np.int64), BATCH_BYTES, side="right")
+    return position + max(int(min(near, fitting)), 1)
 
 
 def _check_agreement(

@@ -34,6 +34,7 @@ from kappamq.spark.brokers import patiently
 from kappamq.spark.encoding import Outgoing, RowIdentity, check_columns, plain_rows, rows_to_messages
 from kappamq.spark.halves import deliver, discard, send_halves
 from kappamq.spark.options import WriteOptions
+from kappamq.spark.workers import keep_loaded
 from kappamq.wire.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ def _log_abort(messages: Sequence[WriterCommitMessage | None], what: str, name: 
 
 def send_rows(batches: "Iterator[pa.RecordBatch]", identity: RowIdentity, options: WriteOptions) -> Sent:
     """Send all rows of a partition and wait for every receipt."""
+    keep_loaded()
     settings = ProducerSettings(
         send_timeout_ms=options.send_timeout_ms,
         inflight_max=options.inflight_max,

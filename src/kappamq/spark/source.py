@@ -30,6 +30,7 @@ from kappamq.spark.offsets import End, QueueOffsets, from_checkpoint, to_checkpo
 from kappamq.spark.options import ReadOptions, parse_read_options, parse_write_options
 from kappamq.spark.partitions import RangePartition, plan_partitions
 from kappamq.spark.planning import DataLost, admit, check_subject, loss_message, rows_for_bytes
+from kappamq.spark.workers import keep_loaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -279,9 +280,11 @@ def _read(partition: InputPartition, columns: tuple[str, ...], options: ReadOpti
     if options.mode == "files":
         from kappamq.spark.log_files import LogPartition, read_slice
 
+        keep_loaded()
         return read_slice(partition, columns, options) if isinstance(partition, LogPartition) else iter(())
     if not isinstance(partition, RangePartition):
         return iter(())  # Spark makes up one empty partition when there is none.
     from kappamq.spark.pulling import read_range
 
+    keep_loaded()
     return read_range(partition.range, columns, options)

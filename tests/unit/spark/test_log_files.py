@@ -104,3 +104,21 @@ def test_a_queue_that_disagrees_with_the_log_is_loud(root: Path) -> None:
     queue.write_bytes(data)
     with pytest.raises(CorruptRecord, match="start the broker once"):
         rows(root)
+
+
+def test_a_batch_is_bounded_by_the_bytes_of_its_records_not_by_how_far_they_lie_apart(tmp_path: Path) -> None:
+    builder = StoreBuilder(tmp_path / "store", segment_bytes=16 * 1024 * 1024)
+    for number in range(400):
+        builder.append("large", 0, f"{number:016000d}".encode())
+        builder.append("small", 0, f"{number}".encode())
+    root = builder.write(entries_per_file=400)
+    batches: dict[str, list[int]] = {}
+    for topic in ("large", "small"):
+        options = parse_read_options({"mode": "files", "storePath": str(root), "subscribe": topic}, is_stream=False)
+        planned = plan_store(options, Narrowing())
+        read = [batch for partition in planned for batch in read_slice(partition, COLUMNS, options)]
+        offsets = [offset for batch in read for offset in batch["queueOffset"].to_pylist()]
+        assert offsets == list(range(400))
+        batches[topic] = [batch.num_rows for batch in read]
+    assert len(batches["large"]) > 1
+    assert batches["small"] == [400]
