@@ -1,6 +1,7 @@
 """The fast lane and the ordinary path leave the same bytes on disk and give the same answers, whatever comes in."""
 
 import asyncio
+import json
 import random
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -421,6 +422,78 @@ def test_who_waited_for_its_turn_hears_what_has_changed_meanwhile(tmp_path: Path
         assert desk.connection.standing.unanswered == 0
 
     run(play, tmp_path, hot_bytes=1)
+
+
+def test_windows_that_are_behind_answer_as_many_as_may_be_and_the_rest_wait(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        for number in range(1, 9):
+            await desk.receive(frame(number))
+        for _ in range(100 * SETTLE_STEPS):
+            desk.cold.may_read("Orders", 9, 0, 1)
+            if desk.cold.allowance == 2:
+                break
+            if desk.cold.allowance > PULLS_MAX or not desk.cold.allowance:
+                await asyncio.sleep(0.001)  # Others send, but nobody has noticed yet; or this turn is over.
+        assert desk.cold.allowance == 2
+        seen = len(answers(desk))
+        flags = PullRequest.SUSPEND | PullRequest.COMMIT_OFFSET
+        reads = [pull_frame(20 + number, flags=flags, committed_offset=number) for number in range(4)]
+        desk.store.hot_reads.on_cold_read = lambda topic, queue_id, start, end: (
+            None if desk.cold.may_read(topic, queue_id, start, end) is None else end
+        )
+        desk.lane.turn(Reads([], [], []), [(desk.connection, b"".join(reads))])
+        assert [reply.request_id for reply in answers(desk)[seen:]] == [20, 21]
+        assert desk.cold.must_wait
+        assert desk.connection.standing.unanswered == 2
+        assert desk.offsets.find("Orders", "reader", 0) == 3  # The last one counts, though it waits.
+        await settled(desk)
+        assert [reply.request_id for reply in answers(desk)[seen:]] == [20, 21, 22, 23]
+        assert desk.statistics.get_found == 4
+
+    run(play, tmp_path, hot_bytes=1)
+
+
+def test_which_pulls_take_the_lane(tmp_path: Path) -> None:
+    async def play(desk: Desk) -> None:
+        await desk.receive(frame(1) + frame(2, text="UNIQ_KEY\x01I2\x02TAGS\x01b\x02") + frame(3))
+        found = {}
+        subscribed = PullRequest.SUSPEND | PullRequest.SUBSCRIPTION
+        for name, data in {
+            "plain": pull_frame(9),
+            "lite": written(pull_frame(9), separators=(",", ":"), code=361),
+            "commit": pull_frame(9, flags=PullRequest.SUSPEND | PullRequest.COMMIT_OFFSET, committed_offset=1),
+            "everything asked for": pull_frame(9, flags=subscribed, subscription="*", expression_type="TAG"),
+            "tags": pull_frame(9, flags=subscribed, subscription="a || b", expression_type="TAG"),
+            "one tag": pull_frame(9, flags=subscribed, subscription="b"),
+            "SQL": pull_frame(9, flags=subscribed, subscription="TAGS = 'b'", expression_type="SQL92"),
+            "spaces": written(pull_frame(9), separators=(", ", ": ")),
+        }.items():
+            seen, bulk = len(answers(desk)), desk.statistics.get_found
+            taken = desk.lane(desk.connection, data, 0, 100)
+            if not taken:
+                await desk.receive(data)
+            (reply,) = answers(desk)[seen:]
+            assert desk.statistics.get_found == bulk + 1
+            found[name] = (taken > 0, [message.queue_offset for message in decode_records(reply.body)])
+        everything, tagged = [0, 1, 2], [1]
+        assert found == {
+            "plain": (True, everything),
+            "lite": (True, everything),
+            "commit": (True, everything),
+            "everything asked for": (True, everything),
+            "tags": (False, everything),
+            "one tag": (False, tagged),
+            "SQL": (False, tagged),
+            "spaces": (True, everything),
+        }
+
+    run(play, tmp_path)
+
+
+def written(data: bytes, *, separators: tuple[str, str], **changes: int) -> bytes:
+    """The same frame from another encoder."""
+    header = json.dumps(json.loads(data[8:]) | changes, separators=separators).encode()
+    return (len(header) + 4).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header
 
 
 async def settled(desk: Desk) -> None:

@@ -358,9 +358,24 @@ def few_pulls(draw: st.DrawFn) -> bytes:
     return b"".join(frames) + (draw(reads()) if draw(_MAYBE) else b"")
 
 
-def answered(kernel: Any, data: list[bytes], plans: list[Any], limits: dict[str, int]) -> Any:
+def answered(
+    kernel: Any, data: list[bytes], plans: list[Any], limits: dict[str, int], provided: list[int | None]
+) -> Any:
     """What a kernel makes of pulls of three queues of one group, as plain values."""
     made = []
+    missed: list[Any] = []
+
+    def provide(number: int, pull: Any, cold: int) -> int | None:
+        missed.append((number, pull, cold))
+        after = provided[len(missed) % len(provided)] if provided else None
+        plan = kept.get(pull[3])
+        if after == 0 and plan is not None and 0 <= pull[4] < 1 << 60:
+            plan.queue = plan.queue or Shelf(0, pull[4] + 5)
+            plan.windows[pull[4] // 512] = kernel.PullWindow(
+                pull[4], _RECORDS, _LOG, log_start=0, lowest=0, is_cold=bool(len(missed) % 2)
+            )
+        return None if after is None else pull[0] + after
+
     for number, values in enumerate(plans):
         plan = None
         if values is not None:
@@ -377,9 +392,11 @@ def answered(kernel: Any, data: list[bytes], plans: list[Any], limits: dict[str,
         for flags in (b"0", b"1")
     ]
     asked = [(f"peer {number}", read, 0, 100 if number else 3) for number, read in enumerate(data)]
-    ends, replies, missed, used, cold = kernel.answer_pulls(
+    kept = {key: made[number // 2] for number, key in enumerate(keys)}
+    ends, replies, used, cold = kernel.answer_pulls(
         asked,
-        {key: made[number // 2] for number, key in enumerate(keys)},
+        kept,
+        provide,
         json=(b"<", b"|", b"|", b"|", b">"),
         binary=(b"<", b"|", b"|", b"|", b"|", b">"),
         **limits,
@@ -405,9 +422,12 @@ def answered(kernel: Any, data: list[bytes], plans: list[Any], limits: dict[str,
             "total_bytes_max": st.sampled_from((1000, 60, -1)),
         }
     ),
+    st.lists(st.sampled_from((0, 0, None, 8)), max_size=3),
 )
-def test_pulls_of_a_turn_are_answered_alike(data: list[bytes], plans: list[Any], limits: dict[str, int]) -> None:
-    assert answered(compiled, data, plans, limits) == answered(reference, data, plans, limits)
+def test_pulls_of_a_turn_are_answered_alike(
+    data: list[bytes], plans: list[Any], limits: dict[str, int], provided: list[int | None]
+) -> None:
+    assert answered(compiled, data, plans, limits, provided) == answered(reference, data, plans, limits, provided)
 
 
 _LIMITS: dict[str, Any] = {
@@ -438,33 +458,55 @@ def test_pulls_are_answered_from_windows(kernel: Any) -> None:
     second = _pull(5, request_id=8, committed=5, count=2)
     data = first + second + _pull(10)
 
-    def answer() -> Any:
-        return kernel.answer_pulls([("peer", data, 0, 100)], {_KEY: plan}, **_LIMITS)
+    missed: list[Any] = []
 
-    missing = (0, (0, 7, 0, _KEY, 2, 4, 2))
-    assert kernel.answer_pulls([("peer", data, 0, 100)], {}, **_LIMITS) == ([0], [], [missing], [], 0)
-    assert answer() == ([0], [], [missing], [], 0)  # Its queue is not known.
+    def note(number: int, pull: Any, cold: int) -> None:
+        missed.append((number, pull, cold))
+
+    def answer(provide: Any = note, room: int = 100) -> Any:
+        missed.clear()
+        return kernel.answer_pulls([("peer", data, 0, room)], {_KEY: plan}, provide, **_LIMITS)
+
+    missing = (0, (0, 7, 0, _KEY, 2, 4, 2), 0)
+    assert kernel.answer_pulls([("peer", data, 0, 100)], {}, note, **_LIMITS) == ([0], [], [], 0)
+    assert missed == [missing]
+    assert answer() == ([0], [], [], 0)  # Its queue is not known.
+    assert missed == [missing]
     plan.queue = Shelf(0, 11)
-    assert answer() == ([0], [], [missing], [], 0)  # There is no window.
+    assert answer() == ([0], [], [], 0)  # There is no window.
+    assert missed == [missing]
+
+    def promise(number: int, pull: Any, cold: int) -> int:
+        note(number, pull, cold)
+        position: int = pull[0]
+        return position
+
+    assert answer(promise) == ([0], [], [], 0)
+    assert missed == [missing]  # Asked once, although there is none again.
     plan.windows = {0: kernel.PullWindow(1, _RECORDS[:160], _LOG, log_start=0, lowest=0)}
-    ends, replies, missed, used, cold = answer()
+    ends, replies, used, cold = answer()
     assert ends == [len(first + second)]
     frames = [b"<6|0|11|7>" + _LOG[4:20], b"<7|0|11|8>" + _LOG[16:24]]
     heads = [(len(frame) + 4).to_bytes(4, "big") + (10).to_bytes(4, "big") for frame in frames]
     assert replies == [("peer", heads[0] + frames[0] + heads[1] + frames[1], 0)]
-    assert [pull[4] for _number, pull in missed] == [10]  # The window ends before.
+    assert [pull[4] for _number, pull, _cold in missed] == [10]  # The window ends before.
     assert (used, cold) == ([plan], 0)
     assert (plan.about, plan.times, plan.messages, plan.record_bytes) == ("mine", 2, 6, 24)
     assert (plan.start, plan.committed) == (5, 5)
     plan.clear()
     assert (plan.times, plan.messages, plan.record_bytes, plan.start, plan.committed) == (0, 0, 0, 0, -1)
+    assert answer(lambda _number, _pull, _cold: len(data))[0] == [len(data)]  # It is taken by somebody else.
     plan.windows = {0: kernel.PullWindow(2, _RECORDS[:160], _LOG, log_start=0, lowest=0, is_cold=True)}
-    ends, replies, missed, used, cold = answer()
+    ends, replies, used, cold = answer()
     assert (ends, len(replies), cold) == ([len(first)], 1, 1)  # One from a cold window may be answered.
-    assert [pull[4] for _number, pull in missed] == [5]
+    assert [(pull[4], cold) for _number, pull, cold in missed] == [(5, 1)]
+    assert answer(promise)[::3] == ([len(first + second)], 1)
     plan.windows = {0: kernel.PullWindow(2, _RECORDS[:40], _LOG, log_start=0, lowest=0, is_final=True)}
     assert answer()[0] == [len(first)]
-    assert kernel.answer_pulls([("peer", data, 0, 0)], {_KEY: plan}, **_LIMITS)[:3] == ([0], [], [])
+    assert answer(room=0)[:2] == ([0], [])
+    for position in (-1, len(data) + 1):
+        with pytest.raises(ValueError):
+            answer(lambda _number, _pull, _cold, position=position: position)
 
 
 @pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
@@ -473,7 +515,7 @@ def test_windows_and_reads_that_are_none_are_refused(kernel: Any) -> None:
         with pytest.raises(ValueError):
             kernel.PullWindow(first, units, _LOG, log_start=0, lowest=0)
     with pytest.raises(ValueError):
-        kernel.answer_pulls([("peer", b"", -1, 1)], {}, **_LIMITS)
+        kernel.answer_pulls([("peer", b"", -1, 1)], {}, lambda *_missing: None, **_LIMITS)
     window = kernel.PullWindow(5, _RECORDS, _LOG, log_start=2, lowest=3, is_final=True, is_cold=True)
     assert (window.first, window.stop, window.units, window.log) == (5, 21, _RECORDS, _LOG)
     assert (window.log_start, window.lowest, window.is_final, window.is_cold) == (2, 3, True, True)

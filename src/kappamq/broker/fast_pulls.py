@@ -1,7 +1,7 @@
 """The fast lane for pulls: those that find messages in memory are answered from their bytes, all of one turn at once.
 
     answer_pulls ─▶ plan by key ─▶ window of the queue ─▶ records copied once, into the replies
-         │ something is missing
+         │ one of them is missing
          ▼
     PullHandlers.selector_of: a plan · HotReads.open_window: a window ─▶ once more
 
@@ -96,8 +96,8 @@ class FastPulls:
         self._store = store
         self._cold = cold
         self._waiting = 0
-        self._opened = 0
-        """Windows opened in this turn for pulls that are behind and have not been answered yet."""
+        self._took = 0
+        """How many of the answers under way, to pulls that are behind, are counted already."""
         self._called: list[_Waiting] = []
         """Those whose turn it is."""
         self._statistics = statistics
@@ -111,61 +111,31 @@ class FastPulls:
         """Answer plain pulls from `at` on; returns where they end."""
         return self.together([(connection, buffer, at, count_max)])[0]
 
-    def together(self, reads: Sequence[tuple[Connection, bytes, int, int]]) -> list[int]:
+    def together(self, reads: list[tuple[Connection, bytes, int, int]]) -> list[int]:
         """The same for reads of several connections, each with a position and how many to take from there at most."""
         if not self._has_plans():
             return [at for _connection, _buffer, at, _count in reads]
         self._store.hot_reads.forget_old()
-        self._opened = 0
-        left = REPLY_BYTES_MAX
-        ends, missed, left = self._answer(list(reads), left)
-        tried: dict[int, int] = {}
-        while missed:
-            numbers: list[int] = []
-            again: list[tuple[Connection, bytes, int, int]] = []
-            for number, pull in missed:
-                connection, buffer, _at, _count = reads[number]
-                # What is missing for a second time is for the handlers.
-                at = self._provide(connection, buffer, pull) if tried.get(number) != pull[0] else None
-                if at is not None:
-                    tried[number] = pull[0]
-                    numbers.append(number)
-                    again.append((connection, buffer, at, connection.room))
-            if not again:
-                break
-            further, missed, left = self._answer(again, left)
-            for number, end in zip(numbers, further):
-                ends[number] = end
-            missed = [(numbers[index], pull) for index, pull in missed]
-        return ends
-
-    def _answer(
-        self, reads: list[tuple[Connection, bytes, int, int]], bytes_max: int
-    ) -> tuple[list[int], list[tuple[int, _Pull]], int]:
-        """Answer what can be; returns where each read ends, what is missing, and how many bytes may still follow."""
         rules = self._handlers.rules
-        ends, replies, missed, used, cold = answer_pulls(
+        self._took = 0
+        ends, replies, used, cold = answer_pulls(
             reads,
             self._plans,
+            lambda number, pull, cold: self._provide(reads[number], pull, cold),
             count_max=rules.count_max,
-            cold_max=self._cold.allowance + self._opened,
+            cold_max=self._cold.allowance,
             bytes_max=rules.bytes_max,
-            request_bytes_max=reads[0][0].frame_bytes_max if reads else 0,
+            request_bytes_max=reads[0][0].frame_bytes_max,
             frame_bytes_max=FRAME_BYTES_MAX,
-            total_bytes_max=bytes_max,
+            total_bytes_max=REPLY_BYTES_MAX,
             json=self._pieces.json,
             binary=self._pieces.binary,
         )
-        if cold:
-            # Who opened a window was counted by then.
-            self._cold.took(cold - self._opened)
-            self._opened = max(0, self._opened - cold)
         if used:
+            self._cold.took(cold - self._took)
             self._note(used)
             reply_all(replies)
-            if missed:
-                bytes_max -= sum(len(frames) for _connection, frames, _count in replies)
-        return ends, missed, bytes_max
+        return ends
 
     def _has_plans(self) -> bool:
         """Whether pulls may be answered here at all; forgets plans that were made under other circumstances."""
@@ -179,9 +149,13 @@ class FastPulls:
             self._known = known
         return True
 
-    def _provide(self, connection: Connection, buffer: bytes, pull: _Pull) -> int | None:
+    def _provide(self, read: tuple[Connection, bytes, int, int], pull: _Pull, cold: int) -> int | None:
         """See to it that a pull finds what it lacks; returns where to go on, `None` if it is for the handlers."""
+        connection, buffer, _at, _count = read
         position, request_id, kind, key, start, count, committed = pull
+        if cold > self._took:
+            self._cold.took(cold - self._took)
+            self._took = cold
         plan = self._plans[key] if key in self._plans else self._make_plan(key, buffer, position, kind)
         if plan is None:
             return None
@@ -196,11 +170,12 @@ class FastPulls:
         wanted = min(max(count, 1), count_max)
         window = self._store.hot_reads.open_window(queue, start, wanted, count_max=count_max)
         if window is not None:
-            self._opened += window.is_cold
             return position
         may_wait = self._cold.must_wait and self._waiting < WAITING_MAX
         if not may_wait or not self._store.is_behind(asker.topic, asker.queue_id, start):
             return None
+        if plan.times:
+            self._note([plan])  # What came before it counts before it.
         header = _header_at(buffer, position)
         self._wait(_Waiting(connection, asker, self._known, header, request_id, kind, start, wanted), committed)
         return position + FRAME_HEAD_BYTES + len(header)
@@ -263,6 +238,8 @@ class FastPulls:
         topic = group = ""
         messages = record_bytes = times = 0
         for plan in used:
+            if not plan.times:
+                continue  # Noted already.
             asker = plan.about
             assert isinstance(asker, _Asker), "plans are made here"
             self._note_asked(asker, plan.start, plan.committed)
@@ -275,7 +252,8 @@ class FastPulls:
             record_bytes += plan.record_bytes
             times += plan.times
             plan.clear()
-        self._statistics.fetched(topic, group, messages, record_bytes, times=times)
+        if times:
+            self._statistics.fetched(topic, group, messages, record_bytes, times=times)
 
     def _note_asked(self, asker: _Asker, start: int, committed: int) -> None:
         """A pull tells up to where its group has what was handed out, and perhaps how much of that it is done with."""

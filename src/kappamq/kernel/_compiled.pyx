@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-INTERFACE = 14
+INTERFACE = 15
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -1922,6 +1922,7 @@ cdef struct Answer:
 def answer_pulls(
     list reads not None,
     dict plans not None,
+    provide,
     *,
     int64_t count_max,
     Py_ssize_t cold_max,
@@ -1939,7 +1940,7 @@ def answer_pulls(
     cdef PullWindow window
     cdef PyObject *found
     cdef Arena heads, answers
-    cdef Py_ssize_t number, at, limit, size, left, all_bytes, taken
+    cdef Py_ssize_t number, at, after, provided_at, limit, size, all_bytes, taken
     cdef Py_ssize_t total = 0
     cdef Py_ssize_t cold = 0
     cdef int64_t min_offset, max_offset, wanted, record_bytes
@@ -1949,7 +1950,6 @@ def answer_pulls(
     cdef bytes buffer, key, frames
     cdef list ends = []
     cdef list replies = []
-    cdef list missed = []
     cdef list used = []
     cdef list held = []  # Windows that answers point into.
     _pieces_of(json, binary, &pieces)
@@ -1966,39 +1966,53 @@ def answer_pulls(
             data = <const uint8_t *>PyBytes_AS_STRING(buffer)
             size = PyBytes_GET_SIZE(buffer)
             heads.size = answers.size = all_bytes = 0
-            left = limit
-            while left > 0 and total <= total_bytes_max:
+            provided_at = -1
+            while limit > 0 and total <= total_bytes_max:
                 key = _read_pull(data, size, at, request_bytes_max, &pull)
                 if key is None:
                     break
                 found = PyDict_GetItemWithError(plans, key)
-                if found == NULL:
-                    missed.append((number, _pull_row(at, &pull, key)))
-                    break
-                if <object>found is None:
-                    break
-                plan = <PullPlan?><object>found
-                if plan.queue is None:
-                    missed.append((number, _pull_row(at, &pull, key)))
-                    break
-                min_offset = plan.queue.min_offset
-                max_offset = plan.queue.end
-                if pull.start < min_offset or pull.start < 0 or pull.start >= max_offset:
-                    break
-                wanted = min(max(pull.count, 1), count_max, max_offset - pull.start)
+                plan = None
                 window = None
-                found = PyDict_GetItemWithError(plan.windows, pull.start // PULL_BLOCK_C)
                 if found != NULL:
-                    window = <PullWindow?><object>found
-                if (
-                    window is None
-                    or pull.start < window.first
-                    or pull.start >= window.stop
-                    or (window.stop - pull.start < wanted and not (window.is_final and pull.start == window.first))
-                    or (window.is_cold and cold >= cold_max)
-                ):
-                    missed.append((number, _pull_row(at, &pull, key)))
-                    break
+                    if <object>found is None:
+                        break
+                    plan = <PullPlan?><object>found
+                    if plan.queue is not None:
+                        min_offset = plan.queue.min_offset
+                        max_offset = plan.queue.end
+                        if pull.start < min_offset or pull.start < 0 or pull.start >= max_offset:
+                            break
+                        wanted = min(max(pull.count, 1), count_max, max_offset - pull.start)
+                        found = PyDict_GetItemWithError(plan.windows, pull.start // PULL_BLOCK_C)
+                        if found != NULL:
+                            window = <PullWindow?><object>found
+                            if (
+                                pull.start < window.first
+                                or pull.start >= window.stop
+                                or (
+                                    window.stop - pull.start < wanted
+                                    and not (window.is_final and pull.start == window.first)
+                                )
+                                or (window.is_cold and cold >= cold_max and provided_at != at)
+                            ):
+                                window = None
+                if window is None:
+                    if provided_at == at:
+                        break
+                    # Windows that answers point into are held; of all else nothing is kept over this call.
+                    given = provide(number, _pull_row(at, &pull, key), cold)
+                    if given is None:
+                        break
+                    after = given
+                    if after == at:
+                        provided_at = at
+                    elif after < at or after > size:
+                        raise ValueError("the position lies outside of the buffer")
+                    else:
+                        at = after
+                        limit -= 1
+                    continue
                 if not _reserve(&answers, sizeof(Answer)):
                     raise MemoryError
                 answer = <Answer *>(answers.data + answers.size)
@@ -2028,8 +2042,11 @@ def answer_pulls(
                 held.append(window)
                 all_bytes += answer.head_bytes + <Py_ssize_t>record_bytes
                 total += answer.head_bytes + <Py_ssize_t>record_bytes
-                cold += window.is_cold
-                left -= 1
+                limit -= 1
+                if window.is_cold and provided_at == at:
+                    cold_max -= 1
+                elif window.is_cold:
+                    cold += 1
                 if plan.times == 0:
                     used.append(plan)
                 plan.times += 1
@@ -2055,7 +2072,7 @@ def answer_pulls(
                 answer += 1
             held.clear()
             replies.append((owner, frames, 0))
-        return ends, replies, missed, used, cold
+        return ends, replies, used, cold
     finally:
         free(heads.data)
         free(answers.data)

@@ -16,7 +16,7 @@ The optional CRC over the whole record is the last property: `__CRC32#` 0x01, te
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from mmap import mmap
 from operator import mul
 from struct import Struct
@@ -24,7 +24,7 @@ from struct import error as struct_error
 from typing import NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-INTERFACE = 14
+INTERFACE = 15
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -980,6 +980,7 @@ _Owner = TypeVar("_Owner")
 def answer_pulls(
     reads: list[tuple[_Owner, bytes, int, int]],
     plans: dict[bytes, PullPlan | None],
+    provide: Callable[[int, tuple[int, int, int, bytes, int, int, int], int], int | None],
     *,
     count_max: int,
     cold_max: int,
@@ -992,54 +993,64 @@ def answer_pulls(
 ) -> tuple[
     list[int],
     list[tuple[_Owner, bytes, int]],
-    list[tuple[int, tuple[int, int, int, bytes, int, int, int]]],
     list[PullPlan],
     int,
 ]:
     """Answer plain pulls (see `scan_pulls`) of many reads with what their plans say, until one cannot be.
 
     A read is what it belongs to, a buffer, a position, and how many to take from there at most. Returns where each
-    ends; (owner, frames, 0) for each that has answers, as `reply_all` wants them; of those that end at a pull for which
-    something is missing, their number and that pull; the plans in use; and how many of the answers were cold.
+    ends; (owner, frames, 0) for each that has answers, as `reply_all` wants them; the plans in use; and how many of the
+    answers were cold. Limits are as with `gather_pulls`.
 
-    Missing is a plan (or its queue), a window of it that has all that is wanted, or the permission to answer one more
-    from a cold window. A plan that is `None` is for others. Limits are as with `gather_pulls`.
+    When something is missing, `provide` is called, once for a pull, with the number of the read, that pull, and how
+    many cold ones were answered so far. It returns the position of the pull, which is tried again then, or of what
+    comes behind it, or `None` for the end of this read. Missing is a plan (or its queue), a window of it that has all
+    that is wanted, or the permission to answer one more from a cold window: what was provided is permitted, and not
+    counted here. A plan that is `None` is for others.
     """
     ends: list[int] = []
     replies: list[tuple[_Owner, bytes, int]] = []
-    missed: list[tuple[int, tuple[int, int, int, bytes, int, int, int]]] = []
     used: list[PullPlan] = []
     cold = total = 0
     for number, (owner, buffer, at, limit) in enumerate(reads):
         if at < 0:
             raise ValueError("the position lies outside of the buffer")
         frames: list[bytes] = []
-        while len(frames) < limit and total <= total_bytes_max:
+        provided_at = -1
+        while limit > 0 and total <= total_bytes_max:
             found = _pull_at(buffer, at, frame_bytes_max=request_bytes_max)
             if found is None:
                 break
             pull, end = found
             _at, request_id, kind, key, start, count, committed = pull
-            plan = plans.get(key) if key in plans else PullPlan(None)
-            if plan is None:
+            plan = plans.get(key)
+            if plan is None and key in plans:
                 break
-            queue = plan.queue
-            if queue is None:
-                missed.append((number, pull))
-                break
-            min_offset, max_offset = queue.min_offset, queue.end
-            if not max(min_offset, 0) <= start < max_offset:
-                break
-            window = plan.windows.get(start // PULL_BLOCK)
-            wanted = min(max(count, 1), count_max, max_offset - start)
-            if (
-                window is None
-                or not window.first <= start < window.stop
-                or (start + wanted > window.stop and not (window.is_final and start == window.first))
-                or (window.is_cold and cold >= cold_max)
-            ):
-                missed.append((number, pull))
-                break
+            window = None
+            if plan is not None and plan.queue is not None:
+                min_offset, max_offset = plan.queue.min_offset, plan.queue.end
+                if not max(min_offset, 0) <= start < max_offset:
+                    break
+                wanted = min(max(count, 1), count_max, max_offset - start)
+                window = plan.windows.get(start // PULL_BLOCK)
+                if window is not None and (
+                    not window.first <= start < window.stop
+                    or (start + wanted > window.stop and not (window.is_final and start == window.first))
+                    or (window.is_cold and cold >= cold_max and provided_at != at)
+                ):
+                    window = None
+            if plan is None or window is None:
+                after = provide(number, pull, cold) if provided_at != at else None
+                if after is None:
+                    break
+                if after == at:
+                    provided_at = at
+                elif not at < after <= len(buffer):
+                    raise ValueError("the position lies outside of the buffer")
+                else:
+                    at = after
+                    limit -= 1
+                continue
             first = (start - window.first) * _UNIT.size
             units = window.units[first : first + wanted * _UNIT.size]
             job = (request_id, kind, units, window.log, window.log_start, window.lowest, start, min_offset, max_offset)
@@ -1055,7 +1066,11 @@ def answer_pulls(
                 break
             frames += answered
             total += len(answered[0])
-            cold += window.is_cold
+            limit -= 1
+            if window.is_cold and provided_at == at:
+                cold_max -= 1
+            elif window.is_cold:
+                cold += 1
             if not plan.times:
                 used.append(plan)
             plan.times += 1
@@ -1068,7 +1083,7 @@ def answer_pulls(
         ends.append(at)
         if frames:
             replies.append((owner, b"".join(frames), 0))
-    return ends, replies, missed, used, cold
+    return ends, replies, used, cold
 
 
 def gather_pulls(

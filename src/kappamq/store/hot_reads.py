@@ -75,9 +75,8 @@ class HotReads:
     def open_window(self, queue: ConsumeQueue, start: int, count: int, *, count_max: int) -> PullWindow | None:
         """A window for a pull of so many messages and for those that follow it, of up to `count_max` each.
 
-        It is among the windows of the queue then. `None`: look closer.
+        It is among the windows of the queue then. `None`: look closer. Call `forget_old` before one of them is used.
         """
-        self.forget_old()
         ahead = PULL_BLOCK - start % PULL_BLOCK + count_max - count
         window = self._look(queue, start, count, ahead=max(ahead, 0), counts=True)
         if window is None or not _is_within(window.units, window.log_start + len(window.log)):
