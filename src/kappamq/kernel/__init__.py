@@ -30,6 +30,7 @@ from kappamq.kernel.reference import (
     scan_turn,
     split_frames,
 )
+from kappamq.kernel.targets_reference import QueueTail, Targets
 from kappamq.kernel.verify_reference import record_runs, valid_size, verify_entries
 
 KERNEL = "python"
@@ -45,6 +46,8 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
         # An extension that was built from older sources stays unused until it is built again.
         if _compiled.INTERFACE == reference.INTERFACE:
             from kappamq.kernel._compiled import (
+                QueueTail,
+                Targets,
                 chain_keys,
                 crc31,
                 encode_record,
@@ -94,6 +97,8 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
 __all__ = [
     "KERNEL",
     "VERIFIER",
+    "QueueTail",
+    "Targets",
     "chain_keys",
     "crc31",
     "decode_columns",
