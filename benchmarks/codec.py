@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from benchmarks.results import save
 from benchmarks.timing import QUICK_ROUNDS, ROUNDS, Timing, measure, report, timings_table
-from kappamq.kernel import KERNEL, java_hash, reference
+from kappamq.kernel import KERNEL, reference
 from kappamq.store.plain_runs import PlainRun
 from kappamq.wire.frame import FrameDecoder, encode_frame
 from kappamq.wire.headers import SendRequest, decode_fields
@@ -65,7 +65,7 @@ def sends() -> bytes:
 
 def scan(kernel: Any, data: bytes) -> PlainRun:
     """All sends of a read."""
-    run = PlainRun(HOST, sources=[(data, HOST)], count=SENDS)
+    run = PlainRun(HOST, sources=[(data, HOST)], count=SENDS, targets=kernel.Targets())
     _end, count, _answers, _unknown = kernel.scan_sends(
         data,
         0,
@@ -107,7 +107,8 @@ def ordinary(data: bytes, rounds: int) -> list[Timing]:
 
 def lane(name: str, kernel: Any, data: bytes, rounds: int) -> list[Timing]:
     run = scan(kernel, data)
-    numbered = [(topic, queue_id, 0, java_hash(TOPIC + "#")) for topic, queue_id in run.targets]
+    for number in range(len(run.targets)):
+        run.targets.set_tail(number, kernel.QueueTail())
     place: dict[str, Any] = {
         "first": 0,
         "log_offset": 0,
@@ -116,7 +117,7 @@ def lane(name: str, kernel: Any, data: bytes, rounds: int) -> list[Timing]:
         "store_host": HOST,
         "append_crc": True,
     }
-    places = kernel.place_sends(run.rows, run.texts, run.sources, numbered, **place)[1]
+    places = kernel.place_sends(run.rows, run.texts, run.sources, run.targets, **place)[1]
     pieces: dict[str, Any] = {
         "sources": 1,
         "host": HOST,
@@ -125,14 +126,13 @@ def lane(name: str, kernel: Any, data: bytes, rounds: int) -> list[Timing]:
         "batch_json": (b"",) * 5,
         "batch_binary": (b"",) * 6,
     }
-    queue_ids = [queue_id for _topic, queue_id in run.targets]
 
     def placed() -> int:
-        kernel.place_sends(run.rows, run.texts, run.sources, numbered, **place)
+        kernel.place_sends(run.rows, run.texts, run.sources, run.targets, **place)
         return SENDS
 
     def answered() -> int:
-        kernel.encode_send_replies(run.rows, places, run.texts, queue_ids, **pieces)
+        kernel.encode_send_replies(run.rows, places, run.texts, run.targets, **pieces)
         return SENDS
 
     return [

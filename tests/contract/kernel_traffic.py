@@ -1,6 +1,7 @@
 """Frames for the kernels: sends as clients make them, sends with one thing unusual about them, and broken bytes."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -229,3 +230,13 @@ def reads(draw: st.DrawFn) -> bytes:
     if data and not draw(st.integers(0, 4)):
         del data[draw(st.integers(0, len(data) - 1)) :]
     return bytes(data)
+
+
+def with_queues(kernel: Any, names: Sequence[tuple[bytes, int]]) -> Any:
+    """A table of these queues; each has messages already."""
+    targets = kernel.Targets()
+    for topic, queue_id in names:
+        tail = kernel.QueueTail()
+        tail.next = tail.tail = tail.end = 10 * queue_id
+        targets.set_tail(targets.number_of(topic, queue_id), tail)
+    return targets

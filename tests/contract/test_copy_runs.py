@@ -14,6 +14,7 @@ from kappamq.model.names import TIMER_TOPIC
 from kappamq.model.record import NewRecord
 from kappamq.store.check import check_store
 from kappamq.store.store import Store
+from tests.contract.kernel_traffic import with_queues
 from tests.contract.test_kernel import outcome
 from tests.faults.records import small_settings
 
@@ -109,7 +110,6 @@ def test_what_is_not_plain_is_left_alone() -> None:
     ]
     for changes in unusual:
         assert pack_copies([plain(), plain(**changes)], body_bytes_max=4) is None, changes
-    assert pack_copies([plain(queue_id=number) for number in range(300)], body_bytes_max=4) is None
 
 
 @given(st.lists(records(), min_size=1, max_size=12), st.integers(0, 3), st.integers(0, 4000))
@@ -118,7 +118,7 @@ def test_both_kernels_name_the_same_records(copies: list[NewRecord], first: int,
     run = pack_copies(copies, body_bytes_max=10_000)
     if run is None or first > len(copies):
         return
-    targets = [(topic, queue_id, 7, 31) for topic, queue_id in run.targets]
+    names = list(run.targets)
     for prepared in (run.prepared, b"", run.prepared + bytes(8)):
         found = [
             outcome(
@@ -126,7 +126,7 @@ def test_both_kernels_name_the_same_records(copies: list[NewRecord], first: int,
                 run.rows,
                 run.texts,
                 run.sources,
-                targets,
+                with_queues(kernel, names),
                 first=first,
                 log_offset=4096,
                 room=room,

@@ -12,7 +12,7 @@ from kappamq.kernel import reference
 from kappamq.wire.batch import BatchItem, encode_batch
 from kappamq.wire.command import Command, HeaderType
 from kappamq.wire.frame import encode_frame
-from tests.contract.kernel_traffic import STAMP, TOPICS, framed, pulls, reads, sends
+from tests.contract.kernel_traffic import STAMP, TOPICS, framed, pulls, reads, sends, with_queues
 
 compiled = pytest.importorskip("kappamq.kernel._compiled", reason="the compiled kernel is not built")
 
@@ -43,7 +43,7 @@ class Run:
         self.kernel = kernel
         self.rows = bytearray()
         self.texts = bytearray()
-        self.targets: dict[tuple[bytes, int], int] = {}
+        self.targets = kernel.Targets()
         self.sources: list[tuple[bytes, bytes]] = []
         self.ids = bytearray(b"\x00\xffcounts" + b"\xff" * 7 + b"\xfe")
         self.limits = LIMITS | {"ids": self.ids}
@@ -62,12 +62,16 @@ class Run:
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Run)
-        return (self.rows, self.texts, list(self.targets.items()), self.ids) == (
+        return (self.rows, self.texts, list(self.targets), self.ids) == (
             other.rows,
             other.texts,
-            list(other.targets.items()),
+            list(other.targets),
             other.ids,
         )
+
+
+def nexts(targets: Any) -> list[int]:
+    return [targets.tail_of(number).next for number in range(len(targets))]
 
 
 relaxed = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
@@ -121,10 +125,7 @@ def test_places_and_replies(data: list[tuple[bytes, bytes]], append_crc: bool, s
     run = Run(reference)
     for read, host in data:
         run.scan(read, host=host)
-    targets = [
-        (topic, queue_id, 10 * queue_id, reference.java_hash(topic.decode() + "#")) for topic, queue_id in run.targets
-    ]
-    queue_ids = [queue_id for _topic, queue_id in run.targets]
+    mine, theirs = with_queues(compiled, list(run.targets)), with_queues(reference, list(run.targets))
     count = len(run.rows) // reference.SEND_ROW.size
     first = 0
     while True:
@@ -136,12 +137,13 @@ def test_places_and_replies(data: list[tuple[bytes, bytes]], append_crc: bool, s
             "store_host": store,
             "append_crc": append_crc,
         }
-        placed = compiled.place_sends(run.rows, run.texts, run.sources, targets, **arguments)
-        assert placed == reference.place_sends(run.rows, run.texts, run.sources, targets, **arguments)
+        placed = compiled.place_sends(run.rows, run.texts, run.sources, mine, **arguments)
+        assert placed == reference.place_sends(run.rows, run.texts, run.sources, theirs, **arguments)
+        assert nexts(mine) == nexts(theirs)
         replies: dict[str, Any] = {"sources": len(run.sources), "host": store, **PIECES}
-        mine = run.rows[first * reference.SEND_ROW.size :]
-        answered = compiled.encode_send_replies(mine, placed[1], run.texts, queue_ids, **replies)
-        assert answered == reference.encode_send_replies(mine, placed[1], run.texts, queue_ids, **replies)
+        rows = run.rows[first * reference.SEND_ROW.size :]
+        answered = compiled.encode_send_replies(rows, placed[1], run.texts, mine, **replies)
+        assert answered == reference.encode_send_replies(rows, placed[1], run.texts, theirs, **replies)
         taken = len(placed[1]) // reference.PLACE_ROW.size
         first += taken
         if first >= count or not taken:
@@ -154,7 +156,7 @@ def test_a_plain_send_is_taken_whole() -> None:
     data = framed(0, header, b"body")
     run = Run(compiled)
     assert run.scan(data) == (len(data), 1, 1, None)
-    assert run.targets == {(b"Orders", 3): 0}
+    assert list(run.targets) == [(b"Orders", 3)]
     assert run.texts == PLAIN.encode() + STAMP
     values = reference.SEND_ROW.unpack(run.rows)
     assert values[:4] == (0, 0, 9, 0)
@@ -213,9 +215,14 @@ def test_a_scan_has_a_limit_of_targets() -> None:
     data = b"".join([framed(0, header.format(number).encode(), b"body") for number in range(300)])
     for kernel in (reference, compiled):
         run = Run(kernel)
-        assert run.scan(data, topics={b"Wide": 1000}, count_max=200)[1] == 200
-        assert run.scan(data, topics={b"Wide": 1000}, count_max=1000)[1] == reference.TARGETS_MAX
+        for number in range(reference.TARGETS_MAX - 200):
+            run.targets.number_of(b"Other", number)
+        assert run.scan(data, topics={b"Wide": 1000}, count_max=100)[1] == 100
+        assert run.scan(data, topics={b"Wide": 1000}, count_max=1000)[1] == 200
         assert len(run.targets) == reference.TARGETS_MAX
+        assert [row[0] for row in reference.SEND_ROW.iter_unpack(run.rows[-72:])] == [reference.TARGETS_MAX - 1]
+        with pytest.raises(ValueError):
+            run.targets.number_of(b"Other", reference.TARGETS_MAX)
 
 
 def test_a_batch_stays_together_and_gets_one_reply() -> None:
@@ -230,13 +237,14 @@ def test_a_batch_stays_together_and_gets_one_reply() -> None:
         assert [row[3] for row in rows] == [more, more, reference.BATCH_MARK]
         assert [data[row[4] : row[4] + row[5]] for row in rows] == [b"one", b"two", b"three"]
         place: dict[str, Any] = {"first": 0, "log_offset": 0, "stored_at_ms": 0, "store_host": HOST, "append_crc": True}
-        targets = [(b"Orders", 3, 0, 0)]
+        targets = with_queues(kernel, [(b"Orders", 3)])
         assert kernel.place_sends(run.rows, run.texts, run.sources, targets, room=400, **place)[0] == b""
         placed = kernel.place_sends(run.rows, run.texts, run.sources, targets, room=500, **place)
-        assert (len(placed[1]), placed[3]) == (60, [(len(placed[0]), 1)])
-        (reply,) = kernel.encode_send_replies(run.rows, placed[1], run.texts, [3], sources=1, host=HOST, **PIECES)
+        assert reference.QUEUE_ROW.unpack(placed[2]) == (0, 3, 1, 30, len(placed[0]))
+        assert (len(placed[1]), len(placed[3])) == (60, 60)
+        (reply,) = kernel.encode_send_replies(run.rows, placed[1], run.texts, targets, sources=1, host=HOST, **PIECES)
         assert reply[8:].count(b",") == 2
-        assert reply.endswith(b"/3/0/0}")
+        assert reply.endswith(b"/3/30/0}")
 
 
 @relaxed
@@ -580,17 +588,19 @@ def test_rows_cannot_point_outside(kernel: Any, position: int) -> None:
         "append_crc": True,
     }
     with pytest.raises(ValueError):
-        kernel.place_sends(row, b"texts", [(b"buffer", HOST)], [(b"T", 0, 0, 0)], **arguments)
+        kernel.place_sends(row, b"texts", [(b"buffer", HOST)], with_queues(kernel, [(b"T", 0)]), **arguments)
     if position in (0, 1, 8, 9):
+        targets = with_queues(kernel, [(b"T", 0)])
         with pytest.raises(ValueError):
-            kernel.encode_send_replies(row, bytes(20), b"texts", [0], sources=1, host=HOST, **PIECES)
+            kernel.encode_send_replies(row, bytes(20), b"texts", targets, sources=1, host=HOST, **PIECES)
 
 
 @pytest.mark.parametrize("kernel", [reference, compiled], ids=["reference", "compiled"])
 def test_replies_go_in_the_order_of_their_sources(kernel: Any) -> None:
     rows = [reference.SEND_ROW.pack(0, source, *[0] * 15) for source in (1, 0)]
     pieces: dict[str, Any] = {"sources": 3, "host": HOST, **PIECES}
-    frames = kernel.encode_send_replies(rows[1] + rows[0], bytes(40), b"", [0], **pieces)
+    targets = with_queues(kernel, [(b"T", 0)])
+    frames = kernel.encode_send_replies(rows[1] + rows[0], bytes(40), b"", targets, **pieces)
     assert [bool(mine) for mine in frames] == [True, True, False]
     with pytest.raises(ValueError):
-        kernel.encode_send_replies(b"".join(rows), bytes(40), b"", [0], **pieces)
+        kernel.encode_send_replies(b"".join(rows), bytes(40), b"", targets, **pieces)

@@ -5,7 +5,7 @@ each sector of 512 bytes is old or new, whatever the dice say; names that were n
 """
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from pathlib import Path
 from random import Random
@@ -277,6 +277,17 @@ class SimulatedFileSystem:
             directory = entry
             walked = walked / part
         return changed
+
+    def sync_files(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            try:
+                opened = self.open(path)
+            except FileNotFoundError:
+                continue
+            try:
+                opened.sync()
+            finally:
+                opened.close()
 
     def sync_directory(self, path: Path) -> None:
         self.step("sync directory", path)

@@ -152,12 +152,12 @@ def difference(data: bytes) -> tuple[str | None, int]:
         if _outcome(call, compiled) != _outcome(call, reference):
             return name, 0
     (_end, count, _answers, _unknown), rows, texts, targets = _scanned(compiled, data, scan)
-    return _later_difference(compiled, data, rows, texts, [(*target, 7, 11) for target in targets]), count
+    return _later_difference(compiled, data, rows, texts, targets), count
 
 
 def _scanned(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[Any, bytes, bytes, list[tuple[bytes, int]]]:
     """Two scans into one run, as two reads with the same bytes would do."""
-    rows, texts, targets = bytearray(), bytearray(), dict[tuple[bytes, int], int]()
+    rows, texts, targets = bytearray(), bytearray(), kernel.Targets()
     ids = bytearray(b"fuzzfuzz" + b"\xff" * 7 + b"\xfe")
     kernel.scan_sends(data, 0, rows, texts, targets, source=0, ids=ids, **scan)
     taken = kernel.scan_sends(data, 0, rows, texts, targets, source=1, ids=ids, **scan)
@@ -166,7 +166,7 @@ def _scanned(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[Any, bytes
 
 def _scanned_together(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[Any, bytes, bytes, Any]:
     """A turn that read the same bytes from two connections, and half of them from a third."""
-    rows, texts, targets = bytearray(), bytearray(), dict[tuple[bytes, int], int]()
+    rows, texts, targets = bytearray(), bytearray(), kernel.Targets()
     taken = kernel.scan_turn(
         [data, data, data[: len(data) // 2]],
         [100, 1, 100],
@@ -177,7 +177,7 @@ def _scanned_together(kernel: Any, data: bytes, scan: dict[str, Any]) -> tuple[A
         ids=bytearray(16),
         **scan,
     )
-    return taken, bytes(rows), bytes(texts), targets
+    return taken, bytes(rows), bytes(texts), list(targets)
 
 
 _PULL_PIECES: Final[dict[str, Any]] = {
@@ -241,7 +241,7 @@ def _units(data: bytes) -> bytes:
 
 
 def _later_difference(
-    compiled: Any, data: bytes, rows: bytes, texts: bytes, targets: list[tuple[bytes, int, int, int]]
+    compiled: Any, data: bytes, rows: bytes, texts: bytes, names: list[tuple[bytes, int]]
 ) -> str | None:
     # Rows that are not of our making: they must be refused or make the same of both, and never reach outside. Texts
     # of theirs may not be UTF-8, where only the compiled kernel goes on, so results are compared for our own alone.
@@ -257,7 +257,11 @@ def _later_difference(
         }
 
         def placed(kernel: Any, packed: bytes = packed, place: dict[str, Any] = place) -> Any:
-            return kernel.place_sends(packed, texts, [(data, HOST), (data, HOST)], targets, **place)
+            targets = _targets(kernel, names)
+            placed = kernel.place_sends(packed, texts, [(data, HOST), (data, HOST)], targets, **place)
+            held = targets.hold(placed[2], placed[3], 1 << 50)[1]
+            targets.take_back(placed[2])
+            return *placed, held, targets.count(placed[2]), targets.take_stored()
 
         found = _outcome(placed, compiled)
         if packed is rows and found != _outcome(placed, reference):
@@ -268,7 +272,7 @@ def _later_difference(
         def answered(kernel: Any, packed: bytes = packed, places: bytes = places) -> Any:
             pieces: dict[str, Any] = {"sources": 2, "host": HOST, "json": (b"a",) * 6, "binary": (b"b",) * 7}
             pieces |= {"batch_json": (b"c",) * 5, "batch_binary": (b"d",) * 6}
-            return kernel.encode_send_replies(packed, places, texts, [target[1] for target in targets], **pieces)
+            return kernel.encode_send_replies(packed, places, texts, _targets(kernel, names), **pieces)
 
         def chained(kernel: Any, keys: bytes = keys) -> Any:
             table = bytearray(data[:64].ljust(64, b"\0"))
@@ -282,6 +286,13 @@ def _later_difference(
             return "encode_send_replies"
         _outcome(answered, compiled)
     return None
+
+
+def _targets(kernel: Any, names: list[tuple[bytes, int]]) -> Any:
+    targets = kernel.Targets()
+    for topic, queue_id in names:
+        targets.set_tail(targets.number_of(topic, queue_id), kernel.QueueTail())
+    return targets
 
 
 def _outcome(call: Callable[[Any], Any], kernel: Any) -> tuple[str, Any]:

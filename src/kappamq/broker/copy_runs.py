@@ -13,7 +13,7 @@ from typing import Final
 
 from kappamq.broker.appender import Appender
 from kappamq.errors import KappaError
-from kappamq.kernel.reference import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, SEND_ROW, TARGETS_MAX
+from kappamq.kernel.reference import CRC_PROPERTY_BYTES, CRC_PROPERTY_NAME, SEND_ROW
 from kappamq.model.message import TRANSACTION_MASK
 from kappamq.model.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from kappamq.model.properties import PROPERTIES_BYTES_MAX, tags_code
@@ -83,7 +83,7 @@ def pack_copies(records: Sequence[NewRecord], *, body_bytes_max: int) -> PlainRu
         facts = _facts(text, len(texts))
         if facts is None:
             return None
-        target = targets.setdefault((record.topic.encode(), record.queue_id), len(targets))
+        target = targets.number_of(record.topic.encode(), record.queue_id)
         source = numbers.setdefault(host, len(numbers))
         if source == len(bodies):
             bodies.append(bytearray())
@@ -110,8 +110,6 @@ def pack_copies(records: Sequence[NewRecord], *, body_bytes_max: int) -> PlainRu
         bodies[source] += body
         texts += text
         prepared.append(record.prepared_offset)
-    if len(targets) > TARGETS_MAX:
-        return None
     run.sources += [(bytes(buffer), host) for host, buffer in zip(numbers, bodies)]
     run.prepared = prepared.tobytes()
     run.count = len(records)

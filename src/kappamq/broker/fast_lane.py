@@ -22,7 +22,7 @@ from kappamq.broker.router import answer_fault
 from kappamq.broker.statistics import Statistics
 from kappamq.broker.topics import Topics
 from kappamq.errors import KappaError
-from kappamq.kernel import encode_send_replies, scan_sends, scan_turn
+from kappamq.kernel import Targets, encode_send_replies, scan_sends, scan_turn
 from kappamq.kernel.reference import BINARY_MARK, CRC_PROPERTY_BYTES, MORE_MARK, ONE_WAY_MARK, SEND_ROW, TARGETS_MAX
 from kappamq.model.config import Permission
 from kappamq.model.names import WRITE_PROTECTED_TOPICS, is_retry_topic
@@ -71,6 +71,7 @@ class FastLane:
         self._statistics = statistics
         self._segment_bytes = segment_bytes
         self._known: dict[bytes, int] = {}
+        self._targets = Targets()
         self._known_version = topics.version
         self._rules: SendRules | None = None
         self._stamp = b""
@@ -156,9 +157,14 @@ class FastLane:
         return left
 
     def _knows_topics(self) -> bool:
-        """Whether any topic is known as it is now; forgets them all when they have changed."""
-        if self._known_version is not self._topics.version or len(self._known) > TOPICS_KNOWN_MAX:
+        """Whether any topic is known as it is now; forgets them all, and their queues, when they have changed."""
+        if (
+            self._known_version is not self._topics.version
+            or len(self._known) > TOPICS_KNOWN_MAX
+            or len(self._targets) >= TARGETS_MAX
+        ):
             self._known.clear()
+            self._targets = Targets()
             self._known_version = self._topics.version
             self._turn = None
         return bool(self._known)
@@ -169,7 +175,7 @@ class FastLane:
         if turn is None or (
             turn.run.count and (turn.run is not self._appender.open_run or len(turn.run.texts) > RUN_TEXT_BYTES_MAX)
         ):
-            turn = self._turn = _Run(PlainRun(rules.store_host))
+            turn = self._turn = _Run(PlainRun(rules.store_host, targets=self._targets))
         return turn
 
     def _take_sends(self, connection: Connection, buffer: bytes, at: int, count_max: int) -> int:
@@ -210,12 +216,9 @@ class FastLane:
                     self._submit(turn)
                 else:
                     self._appender.extend_run(count)
-            if unknown is not None:
-                self._known[unknown] = self._queues_of(unknown)
-            elif at == len(buffer) or len(run.targets) < TARGETS_MAX or (is_new and not count):
+            if unknown is None:
                 return at
-            else:
-                self._turn = None  # Perhaps it was just full.
+            self._known[unknown] = self._queues_of(unknown)
 
     def _queues_of(self, name: bytes) -> int:
         """Number of queues of a topic that the lane may write; 0 for any other."""
@@ -237,7 +240,7 @@ class FastLane:
             run.rows,
             run.places,
             run.texts,
-            [queue_id for _topic, queue_id in run.targets],
+            run.targets,
             sources=len(turn.askers),
             host=run.store_host,
             json=single.json,
@@ -246,10 +249,8 @@ class FastLane:
             batch_binary=batch.binary,
         )
         reply_all([(connection, mine, answers) for (connection, answers), mine in zip(turn.askers, frames) if answers])
-        self._count(outcome)  # Nobody who sends needs to wait for that.
-
-    def _count(self, batch: RunBatch) -> None:
-        self._statistics.stored_in([(run.queue.topic, run.count, run.record_bytes, run.sends) for run in batch.queues])
+        # Nobody who sends needs to wait for that.
+        self._statistics.stored_run(run.targets, outcome.queue_rows)
 
     def _refuse(self, turn: _Run, fault: KappaError) -> None:
         """Tell each sender what went wrong, as if it had come alone."""

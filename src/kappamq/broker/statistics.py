@@ -2,11 +2,12 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from kappamq.clock import Clock
+from kappamq.kernel import Targets
 
 KEYS_MAX: Final = 100_000
 """Most items kept; beyond it, new topics and groups are not counted one by one."""
@@ -71,6 +72,8 @@ class Statistics:
         """Of `_items`, messages and bytes that were stored, by topic."""
         self._gets: dict[tuple[str, str], tuple[_Item, _Item]] = {}
         """Of `_items`, messages and bytes that were handed out, by topic and group."""
+        self._targets = Targets()
+        """They have counted for their topics what `_items` lacks yet."""
         self._samples = 0
         self.put_count = 0
         self.put_bytes = 0
@@ -95,28 +98,37 @@ class Statistics:
 
     def stored(self, topic: str, count: int, size: int, times: int = 1) -> None:
         """Messages were stored in a topic, by that many requests."""
-        self.stored_in([(topic, count, size, times)])
+        self._stored_in_topic(topic, count, size, times)
+        self._stored_in_all(count, size, times)
 
-    def stored_in(self, topics: Iterable[tuple[str, int, int, int]]) -> None:
-        """The same for several: topic, messages, bytes and requests."""
-        all_count = all_times = all_bytes = 0
-        for topic, count, size, times in topics:
-            items = self._puts.get(topic)
-            if items is None:
-                items, is_kept = self._pair("TOPIC_PUT", topic)
-                if is_kept:
-                    self._puts[topic] = items
-            messages, sizes = items
-            messages.value += count
-            messages.times += times
-            sizes.value += size
-            sizes.times += times
-            all_count += count
-            all_times += times
-            all_bytes += size
-        self.put_count += all_count
-        self.put_bytes += all_bytes
-        self.add("BROKER_PUT_NUMS", self._cluster, all_count, all_times)
+    def stored_run(self, targets: Targets, queues: bytes) -> None:
+        """A run was stored, in hundreds of topics perhaps: each is looked at only when somebody asks."""
+        if targets is not self._targets:
+            self._collect()
+            self._targets = targets
+        self._stored_in_all(*targets.count(queues))
+
+    def _collect(self) -> None:
+        """Add to each topic what was counted for it meanwhile."""
+        for topic, count, size, times in self._targets.take_stored():
+            self._stored_in_topic(topic, count, size, times)
+
+    def _stored_in_topic(self, topic: str, count: int, size: int, times: int) -> None:
+        items = self._puts.get(topic)
+        if items is None:
+            items, is_kept = self._pair("TOPIC_PUT", topic)
+            if is_kept:
+                self._puts[topic] = items
+        messages, sizes = items
+        messages.value += count
+        messages.times += times
+        sizes.value += size
+        sizes.times += times
+
+    def _stored_in_all(self, count: int, size: int, times: int) -> None:
+        self.put_count += count
+        self.put_bytes += size
+        self.add("BROKER_PUT_NUMS", self._cluster, count, times)
 
     def fetched(self, topic: str, group: str, count: int, size: int, times: int = 1) -> None:
         """Messages were handed to a group, by that many answers."""
@@ -148,6 +160,7 @@ class Statistics:
 
     def sample(self) -> None:
         """Remember where all counters stand. Called every ten seconds."""
+        self._collect()
         now = self._clock.now_ms()
         for item in self._items.values():
             snapshot = (now, item.value, item.times)
@@ -173,6 +186,7 @@ class Statistics:
 
     def day_counts(self) -> tuple[DayCount, DayCount]:
         """Messages stored and messages handed out, system topics left out."""
+        self._collect()
         for name, day in self._days.items():
             day.now = self._total(name)
         return self._days["TOPIC_PUT_NUMS"], self._days["GROUP_GET_NUMS"]
@@ -197,6 +211,8 @@ class Statistics:
 
     def windows(self, name: str, key: str) -> tuple[Window, Window, Window] | None:
         """Minute, hour and day of one counter; `None` for one that never moved."""
+        if (name, key) not in self._items:
+            self._collect()
         item = self._items.get((name, key))
         if item is None:
             return None
@@ -204,6 +220,7 @@ class Statistics:
 
     def forget(self, key: str) -> None:
         """A topic or group is gone."""
+        self._collect()
         self._puts.pop(key, None)
         for pair in [pair for pair in self._gets if key in "@".join(pair).split("@")]:
             del self._gets[pair]

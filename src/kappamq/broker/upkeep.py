@@ -22,9 +22,9 @@ MEMBERS_SECONDS: Final = 10
 ENTRIES_SECONDS: Final = 0.05
 FEW_QUEUES: Final = 64
 """Up to so many queues get their entries written at once; more of them once a second or less."""
-QUEUES_PER_SECOND: Final = 2000
+QUEUES_PER_SECOND: Final = 1000
 """While more queues than this wait, their entries wait longer: each is a file to open, to write to and to sync."""
-HELD_SECONDS_MAX: Final = 5.0
+HELD_SECONDS_MAX: Final = 10.0
 CHECKPOINT_SHARE: Final = 10
 """A checkpoint takes one in so many seconds at most: with very many queues it syncs as many files."""
 CHECKPOINT_REST_SECONDS_MAX: Final = 30

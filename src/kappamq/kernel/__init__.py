@@ -34,6 +34,7 @@ from kappamq.kernel.reference import (
     split_frames,
     take_unique_id,
 )
+from kappamq.kernel.targets_reference import QueueTail, Targets
 from kappamq.kernel.verify_reference import record_runs, valid_size, verify_entries
 
 KERNEL = "python"
@@ -51,6 +52,8 @@ if os.environ.get("KAPPAMQ_KERNEL") != "python":
             from kappamq.kernel._compiled import (
                 PullPlan,
                 PullWindow,
+                QueueTail,
+                Targets,
                 answer_pulls,
                 chain_keys,
                 crc31,
@@ -103,6 +106,8 @@ __all__ = [
     "VERIFIER",
     "PullPlan",
     "PullWindow",
+    "QueueTail",
+    "Targets",
     "answer_pulls",
     "chain_keys",
     "crc31",

@@ -16,3 +16,5 @@ from kappamq.kernel.reference import scan_pulls as scan_pulls
 from kappamq.kernel.reference import scan_sends as scan_sends
 from kappamq.kernel.reference import scan_turn as scan_turn
 from kappamq.kernel.reference import split_frames as split_frames
+from kappamq.kernel.targets_reference import QueueTail as QueueTail
+from kappamq.kernel.targets_reference import Targets as Targets

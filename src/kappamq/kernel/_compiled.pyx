@@ -11,10 +11,10 @@ from cpython.dict cimport PyDict_GetItemWithError
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove, memset
 
-INTERFACE = 15
+INTERFACE = 16
 
 cdef enum:
     MAGIC_V1 = -626843481
@@ -332,8 +332,9 @@ def gather_records(bytes units not None, log, *, int64_t start, int64_t lowest, 
 # ── The fast lane: scanning ───────────────────────────────────────────────────────────────────────────────────────────
 
 cdef enum:
-    TARGETS_MAX_C = 256
-    FOUND_MAX = 32  # targets that are looked for one by one; with more of them a table is quicker
+    TARGETS_MAX_C = 262144
+    HELD_BYTES_MAX_C = 8192
+    HELD_BYTES_FIRST = 320  # room for entries of one queue, doubled as they come
     FIELDS = 14
     PULL_FIELDS = 13
     TEXT_FIELD = 8  # of a send: its properties, the one value that may hold anything
@@ -357,6 +358,9 @@ cdef enum:
     HEAD_BYTES = 8
     IDS_BYTES_C = 16
     ID_TEXT_BYTES = 42  # name, separator, 32 digits, end
+    QUEUE_ROW_BYTES = 28
+
+cdef int64_t _NONE_HELD = 1LL << 62
 
 cdef packed struct Row:
     uint32_t target
@@ -381,6 +385,13 @@ cdef packed struct Place:
     int64_t log_offset
     int64_t queue_offset
     int32_t size
+
+cdef packed struct Queued:
+    uint32_t target
+    uint32_t count
+    uint32_t sends
+    int64_t start
+    int64_t record_bytes
 
 cdef packed struct Key:
     int32_t hashed
@@ -411,11 +422,6 @@ cdef struct Arena:
     uint8_t *data
     Py_ssize_t size
     Py_ssize_t capacity
-
-cdef struct Target:
-    Span topic
-    int32_t queue_id
-    uint32_t number
 
 
 cdef bint _reserve(Arena *arena, Py_ssize_t more) noexcept nogil:
@@ -1119,12 +1125,356 @@ cdef int _extend(bytearray whole, const Arena *part) except -1:
     return 0
 
 
+# ── The fast lane: targets ────────────────────────────────────────────────────────────────────────────────────────────
+
+cdef class QueueTail:
+    """The growing end of one queue: `targets_reference.py` says what each field means."""
+
+    cdef public int64_t next
+    cdef public int64_t end
+    cdef public int64_t tail
+    cdef public int64_t log_end
+    cdef public bint is_deleted
+    cdef public bint is_holding
+    cdef int64_t _first
+    cdef uint8_t *_units
+    cdef Py_ssize_t _used
+    cdef Py_ssize_t _room
+
+    def __dealloc__(self):
+        free(self._units)
+
+    @property
+    def first_held(self):
+        return self._first if self._used else _NONE_HELD
+
+    def held(self):
+        return PyBytes_FromStringAndSize(<const char *>self._units, self._used) if self._used else b""
+
+    def held_part(self, int64_t start, int64_t count):
+        cdef int64_t held = self._used // UNIT_BYTES
+        cdef int64_t begin
+        cdef int64_t end
+        if held == 0:
+            return _NONE_HELD, b""
+        begin = min(max(0, start - self._first), held)
+        end = min(max(0, start + count - self._first), held)
+        if end <= begin:
+            return self._first, b""
+        units = PyBytes_FromStringAndSize(
+            <const char *>self._units + begin * UNIT_BYTES, <Py_ssize_t>(end - begin) * UNIT_BYTES
+        )
+        return self._first, units
+
+    def hold(self, bytes units not None, int64_t log_end):
+        return self.add_held(<const uint8_t *>PyBytes_AS_STRING(units), PyBytes_GET_SIZE(units), log_end)
+
+    cdef bint add_held(self, const uint8_t *units, Py_ssize_t size, int64_t log_end) noexcept:
+        cdef Py_ssize_t room = self._room
+        cdef uint8_t *moved
+        if self._used + size > HELD_BYTES_MAX_C or size % UNIT_BYTES:
+            return False
+        if self._used + size > room:
+            room = max(room, HELD_BYTES_FIRST)
+            while room < self._used + size:
+                room *= 2
+            moved = <uint8_t *>realloc(self._units, room)
+            if moved == NULL:
+                return False
+            self._units = moved
+            self._room = room
+        if self._used == 0:
+            self._first = self.end
+        memcpy(self._units + self._used, units, size)
+        self._used += size
+        self.log_end = log_end
+        self.end += size // UNIT_BYTES
+        self.tail = self.end
+        return True
+
+    def drop_held(self):
+        free(self._units)
+        self._units = NULL
+        self._used = self._room = 0
+
+
+cdef struct Slot:
+    const uint8_t *topic
+    Py_ssize_t topic_bytes
+    PyObject *tail
+    uint64_t hashed
+    int32_t queue_id
+    uint32_t topic_hash
+    uint64_t call  # Of `place_sends`, in which `mark` was set
+    uint32_t mark
+    int64_t stored_count
+    int64_t stored_bytes
+    int64_t stored_sends
+
+cdef struct Bucket:
+    uint32_t number  # of the slot, from 1 on; 0: none
+    uint32_t hashed
+
+
+cdef class Targets:
+    """Queues by topic and number: a table with open addressing, never more than half full. Slots keep their numbers."""
+
+    cdef list _names  # Keep alive what slots point to.
+    cdef list _tails
+    cdef Slot *slots
+    cdef Py_ssize_t size
+    cdef Py_ssize_t _room
+    cdef Bucket *_buckets
+    cdef uint64_t _buckets_mask
+    cdef uint64_t _seed
+    cdef uint64_t call
+
+    def __cinit__(self):
+        self._names = []
+        self._tails = []
+        self._room = 16
+        self._buckets_mask = 31
+        # Not the same in two processes: clients name topics.
+        self._seed = <uint64_t><int64_t>hash("targets") | 1
+        self.slots = <Slot *>malloc(self._room * sizeof(Slot))
+        self._buckets = <Bucket *>calloc(self._buckets_mask + 1, sizeof(Bucket))
+        if self.slots == NULL or self._buckets == NULL:
+            raise MemoryError
+
+    def __dealloc__(self):
+        free(self.slots)
+        free(self._buckets)
+
+    def __len__(self):
+        return self.size
+
+    def __iter__(self):
+        return iter(list(self._names))
+
+    def has(self, bytes topic not None, int64_t queue_id):
+        return self.find(<const uint8_t *>PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), queue_id) >= 0
+
+    def name_of(self, Py_ssize_t number):
+        if not 0 <= number < self.size:
+            raise IndexError("there is no such target")
+        return self._names[number]
+
+    def tail_of(self, Py_ssize_t number):
+        tail = self._tails[number] if 0 <= number < self.size else None
+        if tail is None:
+            raise ValueError("a row names a queue that is not there")
+        return tail
+
+    def set_tail(self, Py_ssize_t number, QueueTail tail not None):
+        if not 0 <= number < self.size:
+            raise IndexError("there is no such target")
+        self._tails[number] = tail
+        self.slots[number].tail = <PyObject *>tail
+
+    def number_of(self, bytes topic not None, int32_t queue_id):
+        cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(topic)
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(topic)
+        cdef Py_ssize_t number = self.find(at, size, queue_id)
+        cdef Slot *slot
+        if number >= 0:
+            return number
+        if self.size >= TARGETS_MAX_C or size > 0x7FFF:
+            raise ValueError("there are too many targets, or a topic is too long")
+        topic_hash = java_hash(topic.decode() + "#")  # Raises `ValueError`, too.
+        self._make_room()
+        self._names.append((topic, queue_id))
+        self._tails.append(None)
+        number = self.size
+        slot = &self.slots[number]
+        memset(slot, 0, sizeof(Slot))
+        slot.topic = at
+        slot.topic_bytes = size
+        slot.queue_id = queue_id
+        slot.topic_hash = <uint32_t>(topic_hash & 0xFFFFFFFF)
+        slot.hashed = _hash_name(at, size, queue_id, self._seed)
+        self._enter(slot.hashed, number)
+        self.size += 1
+        return number
+
+    cdef Py_ssize_t find(self, const uint8_t *topic, Py_ssize_t size, int64_t queue_id) noexcept nogil:
+        """The number of the slot; -1: there is none."""
+        cdef uint64_t hashed = _hash_name(topic, size, queue_id, self._seed)
+        cdef uint64_t at = hashed & self._buckets_mask
+        cdef const Bucket *bucket
+        cdef const Slot *slot
+        while True:
+            bucket = &self._buckets[at]
+            if bucket.number == 0:
+                return -1
+            if bucket.hashed == <uint32_t>(hashed >> 32):
+                slot = &self.slots[bucket.number - 1]
+                if (
+                    slot.queue_id == queue_id
+                    and slot.topic_bytes == size
+                    and memcmp(slot.topic, topic, size) == 0
+                ):
+                    return <Py_ssize_t>bucket.number - 1
+            at = (at + 1) & self._buckets_mask
+
+    cdef void _enter(self, uint64_t hashed, Py_ssize_t number) noexcept:
+        cdef uint64_t at = hashed & self._buckets_mask
+        while self._buckets[at].number:
+            at = (at + 1) & self._buckets_mask
+        self._buckets[at].number = <uint32_t>(number + 1)
+        self._buckets[at].hashed = <uint32_t>(hashed >> 32)
+
+    cdef int _make_room(self) except -1:
+        """For one more slot."""
+        cdef Slot *slots
+        cdef Bucket *buckets
+        cdef Py_ssize_t number
+        if self.size < self._room:
+            return 0
+        slots = <Slot *>realloc(self.slots, 2 * self._room * sizeof(Slot))
+        if slots == NULL:
+            raise MemoryError
+        self.slots = slots
+        buckets = <Bucket *>calloc(4 * self._room, sizeof(Bucket))
+        if buckets == NULL:
+            raise MemoryError
+        free(self._buckets)
+        self._buckets = buckets
+        self._room *= 2
+        self._buckets_mask = 2 * self._room - 1
+        for number in range(self.size):
+            self._enter(self.slots[number].hashed, number)
+        return 0
+
+    cdef void begin_call(self) noexcept:
+        """Marks that were set before mean nothing any more."""
+        self.call += 1
+
+    def lost(self, rows):
+        cdef Py_ssize_t rows_bytes
+        cdef const uint8_t *row_data = _data_of(rows, &rows_bytes)
+        cdef Py_ssize_t index
+        cdef uint32_t target
+        cdef list found = []
+        if rows_bytes % ROW_BYTES:
+            raise ValueError("rows are cut short")
+        for index in range(rows_bytes // ROW_BYTES):
+            memcpy(&target, row_data + index * ROW_BYTES, 4)
+            if target < <uint64_t>self.size and self._is_lost(target) and target not in found:
+                found.append(target)
+        return found
+
+    cdef bint _is_lost(self, uint32_t target) noexcept:
+        cdef PyObject *tail = self.slots[target].tail
+        return tail == NULL or (<QueueTail>tail).is_deleted
+
+    cdef QueueTail _checked_tail(self, const Queued *queued):
+        if queued.target >= <uint64_t>self.size or self.slots[queued.target].tail == NULL:
+            raise ValueError("a row names a queue that is not there")
+        return <QueueTail>self.slots[queued.target].tail
+
+    def take_back(self, bytes queues not None):
+        cdef Py_ssize_t index = _queue_rows(queues)
+        cdef Queued queued
+        while index > 0:
+            index -= 1
+            queued = _queued_at(queues, index)
+            self._checked_tail(&queued).next = queued.start
+
+    def hold(self, bytes queues not None, bytes units not None, int64_t log_end):
+        cdef const uint8_t *unit = <const uint8_t *>PyBytes_AS_STRING(units)
+        cdef Py_ssize_t count = _queue_rows(queues)
+        cdef Py_ssize_t total = 0
+        cdef Py_ssize_t index, size
+        cdef Queued queued
+        cdef QueueTail tail
+        cdef list fresh = []
+        cdef list left = []
+        for index in range(count):
+            queued = _queued_at(queues, index)
+            self._checked_tail(&queued)
+            total += <Py_ssize_t>queued.count * UNIT_BYTES
+        if total != PyBytes_GET_SIZE(units):
+            raise ValueError("the entries are not those of the rows")
+        for index in range(count):
+            queued = _queued_at(queues, index)
+            size = <Py_ssize_t>queued.count * UNIT_BYTES
+            tail = <QueueTail>self.slots[queued.target].tail
+            if (
+                queued.start != tail.tail
+                or tail.tail != tail.end
+                or tail.is_deleted
+                or not tail.add_held(unit, size, log_end)
+            ):
+                left.append(index)
+            elif not tail.is_holding:
+                tail.is_holding = True
+                fresh.append(tail)
+            unit += size
+        return fresh, left
+
+    def count(self, bytes queues not None):
+        cdef Py_ssize_t index
+        cdef int64_t messages = 0
+        cdef int64_t size = 0
+        cdef int64_t sends = 0
+        cdef Queued queued
+        cdef Slot *slot
+        for index in range(_queue_rows(queues)):
+            queued = _queued_at(queues, index)
+            self._checked_tail(&queued)
+            slot = &self.slots[queued.target]
+            slot.stored_count += queued.count
+            slot.stored_bytes += queued.record_bytes
+            slot.stored_sends += queued.sends
+            messages += queued.count
+            size += queued.record_bytes
+            sends += queued.sends
+        return messages, size, sends
+
+    def take_stored(self):
+        cdef Py_ssize_t index
+        cdef Slot *slot
+        cdef list found = []
+        for index in range(self.size):
+            slot = &self.slots[index]
+            if slot.stored_count or slot.stored_bytes or slot.stored_sends:
+                name = self._names[index][0].decode()
+                found.append((name, slot.stored_count, slot.stored_bytes, slot.stored_sends))
+                slot.stored_count = slot.stored_bytes = slot.stored_sends = 0
+        return found
+
+
+cdef Py_ssize_t _queue_rows(bytes queues) except -1:
+    """Their number."""
+    if PyBytes_GET_SIZE(queues) % QUEUE_ROW_BYTES:
+        raise ValueError("rows are cut short")
+    return PyBytes_GET_SIZE(queues) // QUEUE_ROW_BYTES
+
+
+cdef inline Queued _queued_at(bytes queues, Py_ssize_t index):
+    cdef Queued queued
+    memcpy(&queued, PyBytes_AS_STRING(queues) + index * QUEUE_ROW_BYTES, QUEUE_ROW_BYTES)
+    return queued
+
+
+cdef inline uint64_t _hash_name(const uint8_t *at, Py_ssize_t size, int64_t queue_id, uint64_t seed) noexcept nogil:
+    cdef uint64_t hashed = seed ^ (<uint64_t>queue_id * 0x9E3779B97F4A7C15ULL) ^ <uint64_t>size
+    cdef uint64_t word
+    while size > 0:
+        word = 0
+        memcpy(&word, at, min(size, 8))
+        hashed = (hashed ^ word) * 0xFF51AFD7ED558CCDULL
+        hashed ^= hashed >> 32
+        at += 8
+        size -= 8
+    hashed *= 0xC4CEB9FE1A85EC53ULL
+    return hashed ^ (hashed >> 29)
+
+
 cdef struct Scan:
     Arena rows
     Arena texts
     Py_ssize_t texts_before
-    Target found[FOUND_MAX]
-    Py_ssize_t found_count
     const uint8_t *stamp
     Py_ssize_t stamp_bytes
     uint8_t *ids
@@ -1171,7 +1521,7 @@ cdef object _scan_buffer(
     Scanned *taken,
     uint32_t source,
     Py_ssize_t count_max,
-    dict targets,
+    Targets targets,
     dict topics,
 ):
     """Take plain sends from `taken.at` on, and say there how far; the topic that stopped it because it is not known."""
@@ -1187,7 +1537,7 @@ cdef object _scan_buffer(
     cdef const Span *text
     cdef const Span *topic
     cdef uint8_t *out
-    cdef int target
+    cdef Py_ssize_t target
     cdef bint makes_id
     taken.count = taken.answers = 0
     while taken.count < count_max and size - at >= 8:
@@ -1276,27 +1626,17 @@ cdef object _scan_buffer(
                 row.keys_at += row.text_at
             memcpy(scan.rows.data + scan.rows.size, &row, ROW_BYTES)
             added = 1
-        target = _find_target(scan.found, scan.found_count, topic, queue_id)
+        target = targets.find(topic.at, topic.size, queue_id)
         if target < 0:
             name = PyBytes_FromStringAndSize(<const char *>topic.at, topic.size)
-            queue = (name, queue_id)
-            number = targets.get(queue)
-            if number is None:
-                queues = topics.get(name)
-                if queues is None:
-                    taken.at = at
-                    return name
-                if not 0 <= queue_id < queues or len(targets) >= TARGETS_MAX_C:
-                    break
-                number = targets[queue] = len(targets)
-            row.target = number
-            if scan.found_count < FOUND_MAX:
-                scan.found[scan.found_count].topic = topic[0]
-                scan.found[scan.found_count].queue_id = <int32_t>queue_id
-                scan.found[scan.found_count].number = row.target
-                scan.found_count += 1
-        else:
-            row.target = scan.found[target].number
+            queues = topics.get(name)
+            if queues is None:
+                taken.at = at
+                return name
+            if not 0 <= queue_id < queues or targets.size >= TARGETS_MAX_C:
+                break
+            target = targets.number_of(name, queue_id)
+        row.target = <uint32_t>target
         _set_targets(scan.rows.data + scan.rows.size, added, row.target, source, mark >> 24 == 1)
         scan.texts.size += text_bytes
         scan.rows.size += added * ROW_BYTES
@@ -1324,7 +1664,6 @@ cdef int _begin_scan(
     scan.ids = <uint8_t *>PyByteArray_AS_STRING(ids)
     memset(&scan.rows, 0, sizeof(Arena))
     memset(&scan.texts, 0, sizeof(Arena))
-    scan.found_count = 0
     scan.texts_before = PyByteArray_GET_SIZE(texts)
     scan.stamp = <const uint8_t *>PyBytes_AS_STRING(stamp)
     scan.stamp_bytes = PyBytes_GET_SIZE(stamp)
@@ -1342,7 +1681,7 @@ def scan_sends(
     Py_ssize_t at,
     bytearray rows not None,
     bytearray texts not None,
-    dict targets not None,
+    Targets targets not None,
     *,
     uint32_t source,
     dict topics not None,
@@ -1375,7 +1714,7 @@ def scan_turn(
     list rooms not None,
     bytearray rows not None,
     bytearray texts not None,
-    dict targets not None,
+    Targets targets not None,
     *,
     uint32_t source,
     dict topics not None,
@@ -1397,7 +1736,7 @@ def scan_turn(
     _begin_scan(&scan, texts, stamp, ids, frame_bytes_max, body_bytes_max, text_bytes_max, batch_bytes_max)
     try:
         for index in range(len(buffers)):
-            buffer = buffers[index]  # The list keeps it alive: targets are remembered by where their names are.
+            buffer = buffers[index]
             if not isinstance(buffer, bytes) or PyBytes_GET_SIZE(buffer) > 0x7FFFFFFF:
                 raise ValueError("a buffer is not bytes, or too long")
             room = rooms[index]
@@ -1415,18 +1754,6 @@ def scan_turn(
         free(scan.texts.data)
 
 
-cdef int _find_target(const Target *targets, Py_ssize_t count, const Span *topic, int64_t queue_id) noexcept nogil:
-    cdef Py_ssize_t index
-    for index in range(count):
-        if (
-            targets[index].queue_id == queue_id
-            and targets[index].topic.size == topic.size
-            and memcmp(targets[index].topic.at, topic.at, topic.size) == 0
-        ):
-            return <int>index
-    return -1
-
-
 # ── The fast lane: placing ────────────────────────────────────────────────────────────────────────────────────────────
 
 cdef struct Destination:
@@ -1435,9 +1762,8 @@ cdef struct Destination:
     int32_t queue_id
     int64_t queue_offset
     uint32_t topic_hash
-    uint32_t count
-    uint32_t sends
-    int64_t record_bytes
+    uint8_t *units
+    Queued queued
 
 cdef struct Source:
     const uint8_t *data
@@ -1496,7 +1822,7 @@ def place_sends(
     rows,
     texts,
     list sources not None,
-    list targets not None,
+    Targets targets not None,
     *,
     Py_ssize_t first,
     int64_t log_offset,
@@ -1511,15 +1837,15 @@ def place_sends(
     cdef const uint8_t *text_data = _data_of(texts, &texts_bytes)
     cdef Py_ssize_t count = rows_bytes // ROW_BYTES
     cdef Py_ssize_t sources_count = len(sources)
-    cdef Py_ssize_t targets_count = len(targets)
     cdef const uint8_t *prepared_data = <const uint8_t *>PyBytes_AS_STRING(prepared)
     cdef Py_ssize_t prepared_bytes = PyBytes_GET_SIZE(prepared)
     cdef Py_ssize_t total = 0
+    cdef Py_ssize_t used = 0
     cdef Py_ssize_t size, needed, index, last
     cdef bint is_within_batch = False
-    cdef Destination destinations[TARGETS_MAX_C]
+    cdef Destination *destinations = NULL
     cdef Destination *destination
-    cdef uint8_t *ends[TARGETS_MAX_C]
+    cdef Slot *slot
     cdef Source *origins = NULL
     cdef Record record
     cdef Row row
@@ -1527,14 +1853,18 @@ def place_sends(
     cdef Arena keys
     cdef uint8_t *out
     cdef uint8_t *place_out
-    if rows_bytes % ROW_BYTES or first < 0 or first > count or targets_count > TARGETS_MAX_C:
-        raise ValueError("rows are cut short, or there are too many targets")
+    cdef uint8_t *unit_out
+    cdef uint8_t *queue_out
+    if rows_bytes % ROW_BYTES or first < 0 or first > count:
+        raise ValueError("rows are cut short")
     if prepared_bytes and prepared_bytes != count * 8:
         raise ValueError("there must be a prepared offset for each row")
     memset(&keys, 0, sizeof(Arena))
+    targets.begin_call()
     origins = <Source *>malloc((sources_count + 1) * sizeof(Source))
+    destinations = <Destination *>malloc((min(count - first, targets.size) + 1) * sizeof(Destination))
     try:
-        if origins == NULL:
+        if origins == NULL or destinations == NULL:
             raise MemoryError
         for index in range(sources_count):
             buffer, born_host = sources[index]  # The list keeps both alive.
@@ -1544,18 +1874,6 @@ def place_sends(
             origins[index].size = PyBytes_GET_SIZE(buffer)
             origins[index].host = <const uint8_t *>PyBytes_AS_STRING(born_host)
             origins[index].host_bytes = PyBytes_GET_SIZE(born_host)
-        for index in range(targets_count):
-            topic, queue_id, queue_offset, topic_hash = targets[index]
-            if not isinstance(topic, bytes) or len(topic) > 0x7FFF:
-                raise ValueError("a topic is not bytes, or too long")
-            destinations[index].topic = <const uint8_t *>PyBytes_AS_STRING(topic)  # `targets` keeps it alive.
-            destinations[index].topic_bytes = PyBytes_GET_SIZE(topic)
-            destinations[index].queue_id = queue_id
-            destinations[index].queue_offset = queue_offset
-            destinations[index].topic_hash = <uint32_t>(topic_hash & 0xFFFFFFFF)
-            destinations[index].count = 0
-            destinations[index].sends = 0
-            destinations[index].record_bytes = 0
         record.store_host = <const uint8_t *>PyBytes_AS_STRING(store_host)
         record.store_host_bytes = PyBytes_GET_SIZE(store_host)
         record.stored_at_ms = stored_at_ms
@@ -1565,7 +1883,7 @@ def place_sends(
         last = first
         while last < count:
             row = _row_at(row_data, last)
-            if row.target >= <uint32_t>targets_count or row.source >= <uint64_t>sources_count:
+            if row.target >= <uint64_t>targets.size or row.source >= <uint64_t>sources_count:
                 raise ValueError("a row points outside of what was scanned")
             if (
                 <uint64_t>row.body_at + row.body_bytes > <uint64_t>origins[row.source].size
@@ -1574,7 +1892,15 @@ def place_sends(
                 or <uint64_t>row.keys_at + row.keys_bytes > <uint64_t>texts_bytes
             ):
                 raise ValueError("a row points outside of what was scanned")
-            destination = &destinations[row.target]
+            slot = &targets.slots[row.target]
+            if slot.call != targets.call:
+                if slot.tail == NULL:
+                    raise ValueError("a row names a queue that is not there")
+                slot.call = targets.call
+                slot.mark = <uint32_t>used
+                _open_destination(&destinations[used], slot, row.target, (<QueueTail>slot.tail).next)
+                used += 1
+            destination = &destinations[slot.mark]
             _fill_record(&record, &row, destination, &origins[row.source], text_data)
             size = _record_bytes(&record)
             if _all_properties_bytes(&record) > 0x7FFF or size > 0x7FFFFFFF:
@@ -1586,24 +1912,28 @@ def place_sends(
                 break
             is_within_batch = row.marks & MORE != 0
             total += size
-            destination.count += 1
-            destination.sends += 0 if row.marks & MORE else 1
-            destination.record_bytes += size
+            destination.queued.count += 1
+            destination.queued.sends += 0 if row.marks & MORE else 1
+            destination.queued.record_bytes += size
             last += 1
+        if used and destinations[used - 1].queued.count == 0:
+            used -= 1  # Its first record did not fit.
         data = PyBytes_FromStringAndSize(NULL, total)
         places = PyBytes_FromStringAndSize(NULL, (last - first) * PLACE_BYTES)
-        units = []
-        sizes = []
-        for index in range(targets_count):
-            entries = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>destinations[index].count * UNIT_BYTES)
-            ends[index] = <uint8_t *>PyBytes_AS_STRING(entries)
-            units.append(entries)
-            sizes.append((destinations[index].record_bytes, destinations[index].sends))
+        units = PyBytes_FromStringAndSize(NULL, (last - first) * UNIT_BYTES)
+        queues = PyBytes_FromStringAndSize(NULL, used * QUEUE_ROW_BYTES)
+        unit_out = <uint8_t *>PyBytes_AS_STRING(units)
+        queue_out = <uint8_t *>PyBytes_AS_STRING(queues)
+        for index in range(used):
+            destination = &destinations[index]
+            memcpy(queue_out + index * QUEUE_ROW_BYTES, &destination.queued, QUEUE_ROW_BYTES)
+            destination.units = unit_out
+            unit_out += <Py_ssize_t>destination.queued.count * UNIT_BYTES
         out = <uint8_t *>PyBytes_AS_STRING(data)
         place_out = <uint8_t *>PyBytes_AS_STRING(places)
         for index in range(first, last):
             row = _row_at(row_data, index)
-            destination = &destinations[row.target]
+            destination = &destinations[targets.slots[row.target].mark]
             _fill_record(&record, &row, destination, &origins[row.source], text_data)
             size = _record_bytes(&record)
             record.log_offset = log_offset
@@ -1617,19 +1947,35 @@ def place_sends(
             place.size = <int32_t>size
             memcpy(place_out, &place, PLACE_BYTES)
             place_out += PLACE_BYTES
-            put64(ends[row.target], <uint64_t>log_offset)
-            put32(ends[row.target] + 8, <uint32_t>size)
-            put64(ends[row.target] + 12, <uint64_t><int64_t>row.tags_code)
-            ends[row.target] += UNIT_BYTES
+            put64(destination.units, <uint64_t>log_offset)
+            put32(destination.units + 8, <uint32_t>size)
+            put64(destination.units + 12, <uint64_t><int64_t>row.tags_code)
+            destination.units += UNIT_BYTES
             if not _add_keys(&keys, destination.topic_hash, &row, text_data, log_offset):
                 raise MemoryError
             destination.queue_offset += 1
             log_offset += size
         packed = PyBytes_FromStringAndSize(<const char *>keys.data, keys.size) if keys.size else b""
-        return data, places, units, sizes, packed
+        for index in range(used):
+            destination = &destinations[index]
+            (<QueueTail>targets.slots[destination.queued.target].tail).next = destination.queue_offset
+        return data, places, queues, units, packed
     finally:
         free(origins)
+        free(destinations)
         free(keys.data)
+
+
+cdef void _open_destination(Destination *destination, const Slot *slot, uint32_t target, int64_t start) noexcept:
+    destination.topic = slot.topic
+    destination.topic_bytes = slot.topic_bytes
+    destination.queue_id = slot.queue_id
+    destination.queue_offset = start
+    destination.topic_hash = slot.topic_hash
+    destination.units = NULL
+    memset(&destination.queued, 0, sizeof(Queued))
+    destination.queued.target = target
+    destination.queued.start = start
 
 
 cdef Py_ssize_t _together_bytes(
@@ -2265,7 +2611,7 @@ def encode_send_replies(
     rows,
     bytes places not None,
     texts,
-    list queue_ids not None,
+    Targets targets not None,
     *,
     Py_ssize_t sources,
     bytes host not None,
@@ -2279,11 +2625,9 @@ def encode_send_replies(
     cdef const uint8_t *place_data = <const uint8_t *>PyBytes_AS_STRING(places)
     cdef const uint8_t *text_data = _data_of(texts, &text_bytes)
     cdef Py_ssize_t count = min(rows_bytes // ROW_BYTES, PyBytes_GET_SIZE(places) // PLACE_BYTES)
-    cdef Py_ssize_t targets_count = len(queue_ids)
     cdef Py_ssize_t pieces_bytes = 0
     cdef Py_ssize_t source = 0
     cdef Py_ssize_t index, part, start, fields_at, host_bytes
-    cdef int32_t numbers[TARGETS_MAX_C]
     cdef Span pieces[26]  # JSON, binary, JSON of a batch, binary of a batch
     cdef Span *around
     cdef Span values[4]
@@ -2303,10 +2647,8 @@ def encode_send_replies(
         raise ValueError("rows or places are cut short")
     if len(json) != 6 or len(binary) != 7 or len(batch_json) != 5 or len(batch_binary) != 6:
         raise ValueError("a reply needs 6 or 7 pieces, that of a batch 5 or 6")
-    if targets_count > TARGETS_MAX_C or len(host) not in (8, 20):
-        raise ValueError("there are more than 256 targets, or the host is not packed")
-    for index in range(targets_count):
-        numbers[index] = queue_ids[index]
+    if len(host) not in (8, 20):
+        raise ValueError("the host is not packed")
     index = 0
     for piece in (*json, *binary, *batch_json, *batch_binary):
         _span_of(piece, &pieces[index])
@@ -2323,7 +2665,7 @@ def encode_send_replies(
         for index in range(count):
             row = _row_at(row_data, index)
             memcpy(&place, place_data + index * PLACE_BYTES, PLACE_BYTES)
-            if row.target >= <uint32_t>targets_count or <uint64_t>row.id_at + row.id_bytes > <uint64_t>text_bytes:
+            if row.target >= <uint64_t>targets.size or <uint64_t>row.id_at + row.id_bytes > <uint64_t>text_bytes:
                 raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
             if row.source < <uint64_t>source or row.source >= <uint64_t>sources:
                 raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
@@ -2370,7 +2712,7 @@ def encode_send_replies(
             # All pieces, three numbers and some lengths are more than any one reply takes beside its ids.
             if not _reserve(&out, pieces_bytes + values[0].size + values[3].size + 192):
                 raise MemoryError
-            values[1].size = _digits(numbers[row.target], queue_text)
+            values[1].size = _digits(targets.slots[row.target].queue_id, queue_text)
             start = out.size
             out.size += 8
             if row.marks & BINARY:

@@ -2,8 +2,8 @@
 
 The functions around `scan_sends` are the fast lane of a broker: they take plain sends, of one read or of many, from
 their bytes to records, queue entries, keys and replies without an object for each. What passes between them is packed
-in rows, in native byte order and without gaps (`SEND_ROW`, `PLACE_ROW`, `KEY_ROW`). Whatever is not plain they leave to
-others.
+in rows, in native byte order and without gaps (`SEND_ROW`, `PLACE_ROW`, `QUEUE_ROW`, `KEY_ROW`). Whatever is not plain
+they leave to others.
 
 Record layout (all integers big-endian; hosts are 8 bytes for IPv4, 20 for IPv6):
 
@@ -24,7 +24,13 @@ from struct import error as struct_error
 from typing import NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-INTERFACE = 15
+from kappamq.kernel.targets_reference import QUEUE_ROW as QUEUE_ROW
+from kappamq.kernel.targets_reference import SEND_ROW as SEND_ROW
+from kappamq.kernel.targets_reference import TARGETS_MAX as TARGETS_MAX
+from kappamq.kernel.targets_reference import QueueTail as QueueTail
+from kappamq.kernel.targets_reference import Targets as Targets
+
+INTERFACE = 16
 """Number of this set of functions: a compiled kernel with another number was built from other sources."""
 
 MAGIC_V1 = -626843481
@@ -33,10 +39,6 @@ CRC_PROPERTY_NAME = b"__CRC32#\x01"
 CRC_PROPERTY_BYTES = 20
 TOPIC_V1_BYTES_MAX = 127
 
-SEND_ROW = Struct("=IIiIIIIIIIIIiiiiq")
-"""target, source, request id, marks, body at, body bytes, text at, text bytes, unique id at, unique id bytes, keys at,
-keys bytes, tags code, flags, flag, retry count, born at. The body lies in the buffer that was scanned, which the source
-tells; text (the properties as stored), unique id and keys lie in the texts."""
 PLACE_ROW = Struct("=qqi")
 """log offset, queue offset, record size."""
 KEY_ROW = Struct("=iq")
@@ -50,8 +52,6 @@ MORE_MARK = 4
 BATCH_MARK = 8
 BATCH_ID_SHIFT = 16
 """Marks above it: length of the unique id of the batch itself, which lies in the texts before that of its first row."""
-TARGETS_MAX = 256
-"""Most queues that the rows of one run go to."""
 PULL_BLOCK = 512
 """Pulls that start in the same so many messages of a queue find them in the same window."""
 
@@ -348,7 +348,7 @@ def scan_sends(
     at: int,
     rows: bytearray,
     texts: bytearray,
-    targets: dict[tuple[bytes, int], int],
+    targets: Targets,
     *,
     source: int,
     topics: Mapping[bytes, int],
@@ -367,9 +367,9 @@ def scan_sends(
     next of `ids` where they name none. A batch of such messages is plain, too: each is a row, its text is stored as it
     is, and all take `batch_bytes_max` at most. Of the properties of the batch itself only the unique id counts, for the
     reply. `ids` are 8 bytes that nobody else has and a counter, which moves on: `take_unique_id`.
-    `rows`, `texts` and `targets` (queue → number) are the run and grow; rows name their `source` and target. Returns
-    the position behind the last frame taken, their number, how many of them want an answer, and the topic of the next
-    frame if that alone kept it from being taken: `topics` does not say.
+    `rows`, `texts` and `targets` grow; rows name their `source` and target. A queue that is among the targets is not
+    looked up in `topics` again. Returns the position behind the last frame taken, their number, how many of them want
+    an answer, and the topic of the next frame if that alone kept it from being taken: `topics` does not say.
     """
     if at < 0 or len(buffer) > 0x7FFFFFFF or len(texts) > 0x7FFFFFFF:
         raise ValueError("the position lies outside of the buffer, or the buffer is too long")
@@ -404,22 +404,21 @@ def scan_sends(
             or len(texts) + text_bytes > 0x7FFFFFFF
         ):
             break
-        queue = (send.topic, send.queue_id)
-        if queue not in targets:
+        if not targets.has(send.topic, send.queue_id):
             queues = topics.get(send.topic)
             if queues is None:
                 unknown = send.topic
                 break
             if not 0 <= send.queue_id < queues or len(targets) >= TARGETS_MAX:
                 break
-            targets[queue] = len(targets)
+        target = targets.number_of(send.topic, send.queue_id)
         texts += batch_id
         for left, message in zip(range(len(messages) - 1, -1, -1), messages):
             id_at, id_bytes, keys_at, keys_bytes, code = message.facts
             start = len(texts)
             texts += message.text
             rows += SEND_ROW.pack(
-                targets[queue],
+                target,
                 source,
                 send.request_id,
                 send.marks | len(batch_id) << BATCH_ID_SHIFT | (MORE_MARK if left else 0),
@@ -450,7 +449,7 @@ def scan_turn(
     rooms: list[int],
     rows: bytearray,
     texts: bytearray,
-    targets: dict[tuple[bytes, int], int],
+    targets: Targets,
     *,
     source: int,
     topics: Mapping[bytes, int],
@@ -744,7 +743,7 @@ def place_sends(
     rows: bytes | bytearray,
     texts: bytes | bytearray,
     sources: list[tuple[bytes, bytes]],
-    targets: list[tuple[bytes, int, int, int]],
+    targets: Targets,
     *,
     first: int,
     log_offset: int,
@@ -753,20 +752,19 @@ def place_sends(
     store_host: bytes,
     append_crc: bool,
     prepared: bytes = b"",
-) -> tuple[bytes, bytes, list[bytes], list[tuple[int, int]], bytes]:
+) -> tuple[bytes, bytes, bytes, bytes, bytes]:
     """Records of the rows from number `first` on, as many as fit `room` bytes at `log_offset`.
 
-    `sources` are the buffer that was scanned and the host it came from; `targets` are topic, queue number, queue offset
-    of the next record, and Java's hash of the topic and `#`. Returns the bytes for the log, the place of each record,
-    the entries of each target's queue, how many bytes its records take and how many sends they are of, and all keys for
-    the index. `prepared` has the log offset of the record that each stands for, as native i64; empty: there is none.
+    `sources` are the buffer that was scanned and the host it came from. Their queues count on: `next` of each tail.
+    Returns the bytes for the log, the place of each record, a row for each queue (`QUEUE_ROW`), the entries of all
+    queues, and all keys for the index. `prepared` has the log offset of the record that each stands for, as native i64;
+    empty: there is none.
     """
     if prepared and len(prepared) != len(rows) // SEND_ROW.size * 8:
         raise ValueError("there must be a prepared offset for each row")
     data = bytearray()
     places: list[bytes] = []
-    units: list[list[bytes]] = [[] for _ in targets]
-    sizes = [(0, 0)] * len(targets)
+    queues: dict[int, _Placed] = {}
     keys: list[bytes] = []
     unpacked = list(SEND_ROW.iter_unpack(rows[first * SEND_ROW.size :]))
     is_within_batch = False
@@ -780,8 +778,9 @@ def place_sends(
             text_at + text_bytes, id_at + id_bytes, keys_at + keys_bytes
         ) > len(texts):
             raise ValueError("a row points outside of what was scanned")
-        topic, queue_id, queue_offset, topic_hash = targets[target]
-        queue_offset += len(units[target])
+        topic, queue_id = targets.name_of(target)
+        placed = queues.get(target) or _Placed(targets.tail_of(target).next)
+        queue_offset = placed.start + len(placed.units)
         v6_flags = (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
         record = encode_record(
             body=buffer[body_at : body_at + body_bytes],
@@ -809,13 +808,33 @@ def place_sends(
         at = log_offset + len(data)
         data += record
         places.append(PLACE_ROW.pack(at, queue_offset, len(record)))
-        units[target].append(_UNIT.pack(at, len(record), code))
-        sizes[target] = (sizes[target][0] + len(record), sizes[target][1] + (0 if marks & MORE_MARK else 1))
+        queues[target] = placed
+        placed.units.append(_UNIT.pack(at, len(record), code))
+        placed.record_bytes += len(record)
+        placed.sends += 0 if marks & MORE_MARK else 1
+        topic_hash = java_hash(topic.decode() + "#")
         for key in (texts[id_at : id_at + id_bytes], *texts[keys_at : keys_at + keys_bytes].split(b" ")):
             if key:
                 hashed = abs(java_hash_extend(topic_hash, key.decode()))
                 keys.append(KEY_ROW.pack(hashed if hashed < 1 << 31 else 0, at))
-    return bytes(data), b"".join(places), [b"".join(entries) for entries in units], sizes, b"".join(keys)
+    for target, placed in queues.items():
+        targets.tail_of(target).next = placed.start + len(placed.units)
+    packed = [
+        QUEUE_ROW.pack(target, len(placed.units), placed.sends, placed.start, placed.record_bytes)
+        for target, placed in queues.items()
+    ]
+    units = b"".join([unit for placed in queues.values() for unit in placed.units])
+    return bytes(data), b"".join(places), b"".join(packed), units, b"".join(keys)
+
+
+class _Placed:
+    """What one queue gets."""
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.units: list[bytes] = []
+        self.record_bytes = 0
+        self.sends = 0
 
 
 def _together_bytes(rows: list[tuple[int, ...]], topic_bytes: int) -> int:
@@ -1133,7 +1152,7 @@ def encode_send_replies(
     rows: bytes | bytearray,
     places: bytes,
     texts: bytes | bytearray,
-    queue_ids: list[int],
+    targets: Targets,
     *,
     sources: int,
     host: bytes,
@@ -1157,9 +1176,10 @@ def encode_send_replies(
     last = 0
     for (log_offset, queue_offset, _size), row in zip(PLACE_ROW.iter_unpack(places), SEND_ROW.iter_unpack(rows)):
         target, source, request_id, marks, text_at, id_at, id_bytes = *row[:4], row[6], row[8], row[9]
-        if target >= len(queue_ids) or id_at + id_bytes > len(texts) or not last <= source < sources:
+        if target >= len(targets) or id_at + id_bytes > len(texts) or not last <= source < sources:
             raise ValueError("a row points outside of what was scanned, or the rows are in disorder")
         last = source
+        queue_text = str(targets.name_of(target)[1]).encode()
         offset_id = (host + log_offset.to_bytes(8, "big", signed=True)).hex().upper().encode()
         if marks & BATCH_MARK:
             if not batch:
@@ -1171,11 +1191,11 @@ def encode_send_replies(
             batch.append(offset_id)
             if marks & MORE_MARK:
                 continue
-            values = [b",".join(batch), str(queue_ids[target]).encode(), str(batch_offset).encode()]
+            values = [b",".join(batch), queue_text, str(batch_offset).encode()]
             values += [batch_id] if batch_id else []
         else:
             unique_id = bytes(texts[id_at : id_at + id_bytes])
-            values = [offset_id, str(queue_ids[target]).encode(), str(queue_offset).encode(), unique_id]
+            values = [offset_id, queue_text, str(queue_offset).encode(), unique_id]
         batch = []
         if marks & ONE_WAY_MARK:
             continue

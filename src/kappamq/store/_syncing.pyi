@@ -1,4 +1,9 @@
+from collections.abc import Sequence
+from pathlib import Path
+
 INTERFACE: int
+
+def sync_files(paths: Sequence[Path]) -> None: ...
 
 class Syncer:
     def fileno(self) -> int: ...

@@ -6,11 +6,11 @@ Files have a fixed length and are named by their first byte, like segments. A qu
 (older ones were deleted) fills its first file up with blank entries of size 0x7FFFFFFF.
 
 The last entries of a queue are held in memory for a moment and written together: a write for each queue and turn would
-cost more than the messages. While very many queues grow at once, each by little, the moment is up to five seconds.
+cost more than the messages. While very many queues grow at once, each by little, the moment is up to ten seconds.
 
 Threads: only the owner writes. `end` moves after the entries are in the file or held, so a reader that takes `end`
-first finds all entries below it. Open maps and held entries are replaced, never changed; a map that is dropped stays
-usable for who has it.
+first finds all entries below it. Open maps are replaced, never changed, and stay usable for who has one; what is held
+is read by one call that nothing interrupts.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final
 
 from kappamq.errors import StorageError
-from kappamq.kernel import PullWindow, java_hash
+from kappamq.kernel import PullWindow, QueueTail
 from kappamq.store.files import File, FileSystem
 from kappamq.store.segment import PAGE_BYTES, segment_name, segment_starts
 from kappamq.store.settings import UNIT_BYTES
@@ -32,11 +32,8 @@ BLANK_UNIT: Final = UNIT.pack(0, 0x7FFFFFFF, 0)
 BLANK_SIZE: Final = 0x7FFFFFFF
 OPEN_SHARE: Final = 6
 """One in this many of the process's open files may be a queue file to write, and as many again mapped ones."""
-
-
-HELD_BYTES_MAX: Final = 8192
-"""Entries of one queue that wait in memory at most."""
-_NONE_HELD: Final = (1 << 62, b"")
+SYNCED_AT_ONCE: Final = 64
+"""Files that are synced between two turns in the interpreter, which the owner needs: each takes it some 50 µs."""
 
 
 class QueueFile:
@@ -128,20 +125,18 @@ class QueueFiles:
 
     def sync(self) -> None:
         """Make all entries written before the call durable. [one thread at a time, beside the owner]"""
-        for _ in range(len(self.dirty)):
-            file = self.dirty.popleft()
-            file.is_dirty = False
+        left = len(self.dirty)
+        while left:
+            some = [self.dirty.popleft() for _ in range(min(left, SYNCED_AT_ONCE))]
+            left -= len(some)
+            for file in some:
+                file.is_dirty = False
             try:
-                opened = self.files.open(file.path)
-            except FileNotFoundError:  # Deleted meanwhile by retention or with its topic.
-                continue
-            try:
-                opened.sync()
+                self.files.sync_files([file.path for file in some])
             except OSError:
-                self.mark_dirty(file)
+                for file in some:
+                    self.mark_dirty(file)
                 raise
-            finally:
-                opened.close()
         for directory in {self.new_directories.popleft() for _ in range(len(self.new_directories))}:
             try:
                 self.files.sync_directory(directory)
@@ -161,53 +156,41 @@ class QueueFiles:
         self._mapped.clear()
 
 
-class ConsumeQueue:
-    """Entries of one queue. `next` is the offset the next appended record gets; `end` that of the next visible one."""
+class ConsumeQueue(QueueTail):
+    """Entries of one queue: in its files, and at the end some that are held.
+
+    It inherits what changes with every message, so that compiled code gets from a packed row to the queue in one step,
+    and from there to its files.
+    """
 
     __slots__ = (
         "_files",
-        "_held",
         "_pool",
         "buffer",
         "directory",
-        "end",
         "has_short_tail",
-        "is_deleted",
         "is_sound",
-        "log_end",
         "min_offset",
-        "next",
         "queue_id",
-        "tail",
         "topic",
-        "topic_hash",
         "warm_from",
         "windows",
     )
 
     def __init__(self, pool: QueueFiles, directory: Path, topic: str, queue_id: int) -> None:
+        super().__init__()
         self._pool = pool
         self._files: dict[int, QueueFile] = {}
-        self._held = _NONE_HELD
         self.directory = directory
         self.topic = topic
-        self.topic_hash = java_hash(topic + "#")
-        """What the hashes of its keys begin with."""
         self.queue_id = queue_id
         self.min_offset = 0
-        self.end = 0
-        self.next = 0
-        self.tail = 0
-        """Offset after the entries in `buffer`."""
         self.buffer: list[bytes] = []
         """Entries that the next `write_buffer` adds, one or more in each piece."""
-        self.log_end = 0
-        """Log offset behind the record of the last entry, or a later one that no other record of the queue is below."""
         self.warm_from = 0
         """Entries from here on were written by this process."""
         self.windows: dict[int, PullWindow] = {}
         """Entries that can be handed out at once, see `hot_reads.py`; cleared when any of them change."""
-        self.is_deleted = False
         self.is_sound = True
         """No file is missing or short, except perhaps the last one."""
         self.has_short_tail = False
@@ -264,15 +247,13 @@ class ConsumeQueue:
 
     def units(self, start: int, count: int) -> bytes:
         """Raw entries from `start`, at most `count` and at most up to the end of their file. [any thread]"""
-        first_held, held = self._held
+        first_held, held = self.held_part(start, count)
         if start >= first_held:
-            at = (start - first_held) * UNIT_BYTES
-            return held[at : at + count * UNIT_BYTES]
+            return held
         stored = self._stored_units(start, min(count, first_held - start))
-        missing = count * UNIT_BYTES - len(stored)
         # What is held goes on where the files end.
         is_next = held and start + len(stored) // UNIT_BYTES == first_held
-        return stored + held[:missing] if is_next and missing else stored
+        return stored + held if is_next else stored
 
     def _stored_units(self, start: int, count: int) -> bytes:
         at = start * UNIT_BYTES
@@ -294,7 +275,7 @@ class ConsumeQueue:
         at = start * UNIT_BYTES
         file_start = at - at % self._pool.file_bytes
         file = self._files.get(file_start)
-        if file is None or start >= self._held[0]:
+        if file is None or start >= self.first_held:
             return
         try:
             opened = self._pool.files.open(file.path, writable=False)
@@ -339,48 +320,28 @@ class ConsumeQueue:
         if not buffer:
             return
         data = b"".join(buffer)
-        first, held = self._held
-        if not held:
-            first = self.end
-        if may_hold and len(held) + len(data) <= HELD_BYTES_MAX:
-            self._held = (first, held + data)
-        else:
-            self._write_at(first, held + data)
-            self._held = _NONE_HELD
         last_offset, last_size, _code = UNIT.unpack(data[-UNIT_BYTES:])
-        self.log_end = last_offset + last_size
-        self.end += len(data) // UNIT_BYTES
+        log_end = last_offset + last_size
+        if not may_hold or not self.hold(data, log_end):
+            held = self.held()
+            self._write_at(self.first_held if held else self.end, held + data)
+            self.drop_held()
+            self.log_end = log_end
+            self.end += len(data) // UNIT_BYTES
         buffer.clear()
-
-    def hold(self, units: bytes, log_end: int) -> bool:
-        """Make entries visible that stay in memory until there are more, or until `write_held`; `False`: too many.
-
-        All records of the queue below `log_end` have their entries then.
-        """
-        first, held = self._held
-        if held:
-            units = held + units
-        else:
-            first = self.end
-        if len(units) > HELD_BYTES_MAX or self.buffer:
-            return False
-        self._held = (first, units)
-        self.log_end = log_end
-        self.end = self.tail = first + len(units) // UNIT_BYTES
-        return True
 
     @property
     def written(self) -> int:
         """Offset behind the entries that are in the files. [any thread]"""
         end = self.end
-        return min(end, self._held[0])
+        return min(end, self.first_held)
 
     def write_held(self) -> None:
         """Write the entries that are held in memory."""
-        first, held = self._held
+        held = self.held()
         if held:
-            self._write_at(first, held)
-            self._held = _NONE_HELD
+            self._write_at(self.first_held, held)
+            self.drop_held()
 
     def _write_at(self, queue_offset: int, data: bytes) -> None:
         at = queue_offset * UNIT_BYTES
@@ -477,7 +438,7 @@ class ConsumeQueue:
         """Delete all files."""
         self.is_deleted = True
         self.windows.clear()
-        self._held = _NONE_HELD
+        self.drop_held()
         for file in self._files.values():
             self._pool.forget(file)
             self._pool.files.unlink(file.path)

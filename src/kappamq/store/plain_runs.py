@@ -4,15 +4,14 @@ The kernel's fast lane (`kernel/reference.py`) makes the bytes; this module deci
 for records one by one. Both leave the same log, queues and index behind.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from kappamq.errors import InvalidMessage
-from kappamq.kernel import place_sends
-from kappamq.kernel.reference import PLACE_ROW, SEND_ROW
+from kappamq.kernel import Targets, place_sends
+from kappamq.kernel.reference import PLACE_ROW, QUEUE_ROW, SEND_ROW
 from kappamq.model.record import BLANK_BYTES, encode_blank
 from kappamq.store.commit_log import CommitLog
-from kappamq.store.consume_queue import ConsumeQueue
 from kappamq.store.dispatch import Arrival, derive_from
 from kappamq.store.segment import Segment
 from kappamq.store.settings import UNIT_BYTES, StoreSettings
@@ -25,8 +24,8 @@ class PlainRun:
     store_host: bytes
     rows: bytearray = field(default_factory=bytearray)
     texts: bytearray = field(default_factory=bytearray)
-    targets: dict[tuple[bytes, int], int] = field(default_factory=dict)
-    """Topic and number of each queue, in the order in which rows count them."""
+    targets: Targets = field(default_factory=Targets)
+    """Queues that rows may name: many more than this run has messages for, perhaps."""
     sources: list[tuple[bytes, bytes]] = field(default_factory=list)
     """Buffers with the hosts they came from."""
     count: int = 0
@@ -41,25 +40,15 @@ class PlainRun:
         return len(self.rows) // SEND_ROW.size
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class QueueRun:
-    """Entries that one run brings to one queue."""
+    """Entries that one run brings to one queue, one after the other. A run may bring some more of them in another."""
 
-    queue: ConsumeQueue
+    topic: str
+    queue_id: int
     start: int
     units: bytes
     count: int
-    record_bytes: int
-    sends: int
-    """Requests that brought them."""
-
-    @property
-    def topic(self) -> str:
-        return self.queue.topic
-
-    @property
-    def queue_id(self) -> int:
-        return self.queue.queue_id
 
     @property
     def end(self) -> int:
@@ -68,13 +57,16 @@ class QueueRun:
 
 @dataclass(slots=True)
 class RunBatch:
-    """An appended run: what queues and index get of it, and whom it may wake."""
+    """A placed run: what queues and index get of it, and whom it may wake."""
 
     run: PlainRun
     end: int
     stored_at_ms: int
     parts: list[tuple[Segment, int, bytes]]
-    queues: list[QueueRun]
+    queue_rows: bytes
+    """What each queue gets, packed: there may be hundreds in each turn."""
+    units: bytes
+    """The entries of these rows, one after the other."""
     keys: bytes
 
     @property
@@ -86,90 +78,99 @@ class RunBatch:
         self.run.sources.clear()
         self.parts.clear()
 
+    def take_back(self) -> None:
+        """It was not written: its queues go on from where they were."""
+        self.run.targets.take_back(self.queue_rows)
+
     def forget(self, topic: str) -> None:
         """Its queues are gone: its records get no entries. Their keys stay, as do those of published records."""
-        self.queues = [queue for queue in self.queues if queue.topic != topic]
+        kept = [
+            (row, queue.units)
+            for row, queue in zip(QUEUE_ROW.iter_unpack(self.queue_rows), self.queues)
+            if queue.topic != topic
+        ]
+        self.queue_rows = b"".join([QUEUE_ROW.pack(*row) for row, _units in kept])
+        self.units = b"".join([units for _row, units in kept])
+
+    @property
+    def queues(self) -> list[QueueRun]:
+        """What each queue gets, for whoever needs to look closely."""
+        found = []
+        at = 0
+        for target, count, _sends, start, _size in QUEUE_ROW.iter_unpack(self.queue_rows):
+            topic, queue_id = self.run.targets.name_of(target)
+            units = self.units[at : at + count * UNIT_BYTES]
+            found.append(QueueRun(topic.decode(), queue_id, start, units, count))
+            at += len(units)
+        return found
 
     def arrivals(self) -> list[Arrival]:
         """The records one by one, for whoever needs to look closely."""
-        return list(self._arrivals(None))
+        return list(self._arrivals({row[0] for row in QUEUE_ROW.iter_unpack(self.queue_rows)}))
 
     def arrivals_of(self, queue: QueueRun) -> Iterator[Arrival]:
         """The records of one of `queues`."""
-        return self._arrivals((queue.topic, queue.queue_id))
+        wanted = self.run.targets.number_of(queue.topic.encode(), queue.queue_id)
+        for arrival in self._arrivals({wanted}):
+            if queue.start <= arrival.queue_offset < queue.end:
+                yield arrival
 
-    def _arrivals(self, wanted: tuple[str, int] | None) -> Iterator[Arrival]:
+    def _arrivals(self, wanted: Container[int]) -> Iterator[Arrival]:
         run = self.run
-        present = {(queue.topic, queue.queue_id) for queue in self.queues}
-        targets = [(topic.decode(), queue_id) for topic, queue_id in run.targets]
         for row, place in zip(SEND_ROW.iter_unpack(run.rows), PLACE_ROW.iter_unpack(run.places)):
-            topic, queue_id = target = targets[row[0]]
-            if (wanted is None or target == wanted) and target in present:
+            if row[0] in wanted:
+                topic, queue_id = run.targets.name_of(row[0])
                 text = str(run.texts[row[6] : row[6] + row[7]], "utf-8", "replace")
                 log_offset, queue_offset, size = place
-                yield derive_from(topic, queue_id, queue_offset, row[13], self.stored_at_ms, text, log_offset, size, ())
+                name = topic.decode()
+                yield derive_from(name, queue_id, queue_offset, row[13], self.stored_at_ms, text, log_offset, size, ())
 
 
-def place_run(
-    run: PlainRun, log: CommitLog, queues: Sequence[ConsumeQueue], settings: StoreSettings, *, now_ms: int
-) -> RunBatch:
+def place_run(run: PlainRun, log: CommitLog, settings: StoreSettings, *, now_ms: int) -> RunBatch:
     """Give the sends their places in the queues of their targets, and encode them there.
 
-    Changes nothing but the list of segments and `run.places`. Raises `OSError` when no segment can be made.
+    The queues count on; what is placed and then not written is to be taken back. Changes nothing else but the list of
+    segments and `run.places`. Raises `OSError` when no segment can be made.
     """
-    starts = [queue.next for queue in queues]
-    nexts = starts
-    units: list[bytes] = []
-    sizes: list[tuple[int, int]] = []
-    parts: list[tuple[Segment, int, bytes]] = []
-    places = keys = b""
     segment = log.tail()
     end = log.written
+    batch = RunBatch(run, end, now_ms, [], b"", b"", b"")
+    places = b""
     done = 0
-    while True:
-        targets = [
-            (topic, queue_id, following, queue.topic_hash)
-            for (topic, queue_id), following, queue in zip(run.targets, nexts, queues)
-        ]
-        data, more_places, more_units, more_sizes, more_keys = place_sends(
-            run.rows,
-            run.texts,
-            run.sources,
-            targets,
-            first=done,
-            log_offset=end,
-            room=segment.end - BLANK_BYTES - end,
-            stored_at_ms=now_ms,
-            store_host=run.store_host,
-            append_crc=settings.append_crc,
-            prepared=run.prepared,
-        )
-        done += len(more_places) // PLACE_ROW.size
-        places += more_places
-        keys += more_keys
-        units = [before + more for before, more in zip(units, more_units)] if units else more_units
-        sizes = [(a + c, b + d) for (a, b), (c, d) in zip(sizes, more_sizes)] if sizes else more_sizes
-        nexts = [start + len(entries) // UNIT_BYTES for start, entries in zip(starts, units)]
-        if done >= run.records:
-            break
-        if end == segment.start and not data:
-            raise InvalidMessage(
-                f"a record does not fit a segment of {segment.end - segment.start} bytes: make segment_bytes larger"
+    try:
+        while True:
+            data, more_places, queue_rows, units, keys = place_sends(
+                run.rows,
+                run.texts,
+                run.sources,
+                run.targets,
+                first=done,
+                log_offset=end,
+                room=segment.end - BLANK_BYTES - end,
+                stored_at_ms=now_ms,
+                store_host=run.store_host,
+                append_crc=settings.append_crc,
+                prepared=run.prepared,
             )
-        # Declare the rest of the segment unused and go to the next one.
-        parts.append((segment, end, data + encode_blank(segment.end - end - len(data))))
-        segment = log.add_segment(segment.end)
-        end = segment.start
-    parts.append((segment, end, data))
+            done += len(more_places) // PLACE_ROW.size
+            places += more_places
+            batch.queue_rows += queue_rows
+            batch.units += units
+            batch.keys += keys
+            if done >= run.records:
+                break
+            if end == segment.start and not data:
+                raise InvalidMessage(
+                    f"a record does not fit a segment of {segment.end - segment.start} bytes: make segment_bytes larger"
+                )
+            # Declare the rest of the segment unused and go to the next one.
+            batch.parts.append((segment, end, data + encode_blank(segment.end - end - len(data))))
+            segment = log.add_segment(segment.end)
+            end = segment.start
+    except BaseException:
+        batch.take_back()
+        raise
+    batch.parts.append((segment, end, data))
+    batch.end = end + len(data)
     run.places = places
-    return RunBatch(
-        run,
-        end + len(data),
-        now_ms,
-        parts,
-        [
-            QueueRun(queue, start, entries, following - start, record_bytes, sends)
-            for queue, start, entries, following, (record_bytes, sends) in zip(queues, starts, units, nexts, sizes)
-        ],
-        keys,
-    )
+    return batch

@@ -1,15 +1,16 @@
 """All consume queues by topic and number, and the one place that adds entries to them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from kappamq.errors import InvalidName, StorageError
 from kappamq.model.config import QUEUES_MAX
 from kappamq.model.names import check_topic
 from kappamq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue, QueueFiles
 from kappamq.store.dispatch import Arrival, Batch
-from kappamq.store.plain_runs import RunBatch
+from kappamq.store.plain_runs import PlainRun, RunBatch
 
 GAP_ENTRIES_MAX: Final = 1_000_000
 """Longest gap in the numbers of a queue that is bridged with blank entries."""
@@ -24,11 +25,11 @@ class QueueTable:
         self._hold_above = hold_above
         self._directory = directory
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
-        self._by_target: dict[tuple[bytes, int], ConsumeQueue] = {}
         self.get = self._queues.get
         self.gaps: set[ConsumeQueue] = set()
         """Queues whose next record, found in the log, has a higher number than expected: entries are missing."""
-        self._holding: dict[ConsumeQueue, None] = {}
+        self._holding: deque[ConsumeQueue] = deque()
+        """Each of them has `is_holding` set."""
         self.bridges_gaps = False
         """Fill gaps with blank entries: the log itself has no record for them."""
 
@@ -61,21 +62,17 @@ class QueueTable:
         """The queue, made if need be."""
         return self.get((topic, queue_id)) or self.add(topic, queue_id)
 
-    def of_targets(self, targets: Iterable[tuple[bytes, int]]) -> list[ConsumeQueue]:
-        """The queues of a packed run, made if need be: one look for each, as there may be hundreds in a turn."""
-        get = self._by_target.get
-        return [get(target) or self._remember(target) for target in targets]
-
-    def _remember(self, target: tuple[bytes, int]) -> ConsumeQueue:
-        queue = self._by_target[target] = self.obtain(target[0].decode(), target[1])
-        return queue
+    def find_targets(self, run: PlainRun) -> None:
+        """Let the targets of a packed run know their queues, made if need be."""
+        for target in run.targets.lost(run.rows):
+            topic, queue_id = run.targets.name_of(target)
+            run.targets.set_tail(target, self.obtain(topic.decode(), queue_id))
 
     def remove_topic(self, topic: str) -> int:
         """Delete all queues of a topic; returns how many."""
         gone = [key for key in self._queues if key[0] == topic]
         for key in gone:
             self._queues.pop(key).destroy()
-            self._by_target.pop((topic.encode(), key[1]), None)
         self.pool.files.remove_directory(self._directory / topic)
         return len(gone)
 
@@ -96,10 +93,10 @@ class QueueTable:
                 else:
                     self._stage_run(batch, touched, may_hold=may_hold)
             holds = may_hold and len(touched) > self._hold_above
+            if holds:
+                self._note_holding([queue for queue in touched if not queue.is_holding])
             for queue in touched:
                 queue.write_buffer(may_hold=holds)
-            if holds:
-                self._holding.update(dict.fromkeys(touched))
         except OSError:
             for queue in touched:
                 queue.discard_buffer()
@@ -114,23 +111,30 @@ class QueueTable:
         """Write what so many queues hold, those that wait longest first; returns of how many."""
         done = 0
         while self._holding and done < count_max:
-            queue = next(iter(self._holding))
+            queue = self._holding[0]
             if not queue.is_deleted:
                 queue.write_held()
-            del self._holding[queue]
+            queue.is_holding = False
+            self._holding.popleft()
             done += 1
         return done
 
+    def _note_holding(self, queues: Sequence[ConsumeQueue]) -> None:
+        for queue in queues:
+            queue.is_holding = True
+        self._holding += queues
+
     def _stage_run(self, batch: RunBatch, touched: list[ConsumeQueue], *, may_hold: bool) -> None:
-        holding = self._holding
-        log_end = batch.end
-        for run in batch.queues:
-            queue = run.queue
-            if queue.is_deleted:
-                queue = self.obtain(run.topic, run.queue_id)
-            if may_hold and run.start == queue.tail and queue.hold(run.units, log_end):
-                holding[queue] = None
-                continue
+        if may_hold:
+            fresh, left = batch.run.targets.hold(batch.queue_rows, batch.units, batch.end)
+            self._holding += cast("list[ConsumeQueue]", fresh)  # What `find_targets` has set.
+            if not left:
+                return
+        else:
+            left = list(range(len(batch.queues)))
+        queues = batch.queues
+        for run in [queues[number] for number in left]:
+            queue = self.obtain(run.topic, run.queue_id)
             if run.start != queue.tail:
                 # Some are there already, or numbers began anew: each is looked at.
                 self._stage(list(batch.arrivals_of(run)), touched)

@@ -279,14 +279,16 @@ class Store:
         if not self.is_writable:
             raise self._refusal()
         now_ms = self._clock.now_ms()
-        queues = self._queues.of_targets(run.targets)
+        self._queues.find_targets(run)
         try:
-            batch = place_run(run, self._log, queues, self.settings, now_ms=now_ms)
+            batch = place_run(run, self._log, self.settings, now_ms=now_ms)
         except OSError as error:
             raise storage_error("making the next segment failed", error) from error
-        self._write(batch.parts, end=batch.end)
-        for queue_run in batch.queues:
-            queue_run.queue.next = queue_run.start + queue_run.count
+        try:
+            self._write(batch.parts, end=batch.end)
+        except StorageError:
+            batch.take_back()
+            raise
         batch.release()
         self._pending.append(batch)
         self._written_ms = now_ms

@@ -5,12 +5,12 @@ interpreter, which the event loop is using.
 """
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from kappamq.store.files import SYNCING_INTERFACE
 
 if TYPE_CHECKING:
     from kappamq.store._syncing import Syncer
-
-_INTERFACE: Final = 1
 
 
 def make_syncer() -> "Syncer | None":
@@ -21,4 +21,4 @@ def make_syncer() -> "Syncer | None":
         from kappamq.store import _syncing
     except ImportError:
         return None
-    return _syncing.Syncer() if _syncing.INTERFACE == _INTERFACE else None
+    return _syncing.Syncer() if _syncing.INTERFACE == SYNCING_INTERFACE else None

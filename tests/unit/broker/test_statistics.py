@@ -2,6 +2,8 @@
 
 from kappamq.broker.statistics import Statistics
 from kappamq.clock import ManualClock
+from kappamq.kernel import QueueTail, Targets
+from kappamq.kernel.reference import QUEUE_ROW
 
 DAY_MS = 86_400_000
 
@@ -19,6 +21,32 @@ def test_a_young_counter_shows_what_it_has_counted() -> None:
     figures.sample()
     assert figures.tps("TOPIC_PUT_NUMS", "t") == 1.0
     assert figures.tps("TOPIC_PUT_NUMS", "unknown") == 0.0
+
+
+def stored_run(figures: Statistics, targets: Targets, *, topic: str, count: int) -> None:
+    target = targets.number_of(topic.encode(), 0)
+    targets.set_tail(target, QueueTail())
+    figures.stored_run(targets, QUEUE_ROW.pack(target, count, 1, 0, 100 * count))
+
+
+def test_runs_count_for_their_topics_when_somebody_asks() -> None:
+    figures = statistics(ManualClock())
+    before, after = Targets(), Targets()
+    stored_run(figures, before, topic="t", count=4)
+    assert (figures.put_count, figures.put_bytes) == (4, 400)
+    stored_run(figures, after, topic="t", count=3)
+    stored_run(figures, before, topic="sys", count=50)
+    assert figures.day_counts()[0].now == 7
+    stored_run(figures, before, topic="u", count=2)
+    assert figures.windows("TOPIC_PUT_NUMS", "u") is not None
+    stored_run(figures, before, topic="u", count=2)
+    figures.forget("u")
+    assert figures.windows("TOPIC_PUT_NUMS", "u") is None
+    assert figures.day_counts()[0].now == 11, "messages of topics that are gone still count for the day"
+    figures.sample()
+    windows = figures.windows("TOPIC_PUT_SIZE", "t")
+    assert windows is not None
+    assert (windows[0].sum, windows[0].avgpt) == (700, 350.0)
 
 
 def test_the_minute_forgets_what_is_older_than_a_minute() -> None:

@@ -4,7 +4,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from kappamq.store.files import (
     _are_cached_by_reading,
     _preload,
     _preload_pieces,
+    _sync_files,
+    _sync_one_by_one,
     make_directory_durably,
     read_whole,
     storage_error,
@@ -130,6 +132,21 @@ def test_parts_of_a_file_are_read_ahead(
     with pytest.raises(OSError, match=r"descriptor|ahead"):
         preload(-1, [(0, 1)], 16_384)
     file.close()
+
+
+@pytest.mark.parametrize("sync_files", [_sync_one_by_one, _sync_files])
+def test_files_are_synced_together(tmp_path: Path, sync_files: Callable[[Sequence[Path]], None]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(bytes(5000))
+    sync_files([tmp_path / "a", tmp_path / "gone", tmp_path / "b"])
+    sync_files([])
+    with pytest.raises(NotADirectoryError):
+        sync_files([tmp_path / "a" / "within", tmp_path / "b"])
+    os.mkfifo(tmp_path / "pipe")
+    end = os.open(tmp_path / "pipe", os.O_RDWR)  # Else opening it would wait for a writer.
+    with pytest.raises(OSError, match="Invalid argument"):
+        sync_files([tmp_path / "pipe"])
+    os.close(end)
 
 
 def test_writable_map_is_seen_by_reads(files: FileSystem, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kappamq.clock import ManualClock
 from kappamq.errors import DiskFull
 from kappamq.kernel import scan_sends
-from kappamq.kernel.reference import PLACE_ROW, SEND_ROW
+from kappamq.kernel.reference import PLACE_ROW, QUEUE_ROW, SEND_ROW
 from kappamq.model.record import NewRecord
 from kappamq.store.check import check_store
 from kappamq.store.plain_runs import PlainRun
@@ -137,7 +137,9 @@ def test_a_run_is_visible_only_below_the_watermark(tmp_path: Path) -> None:
     assert store.publish_batches() == [batch]
     assert (store.max_offset("orders", 1), store.max_offset("orders", 2)) == (2, 1)
     assert [(queue.queue_id, queue.start, queue.end) for queue in batch.queues] == [(1, 0, 2), (2, 0, 1)]
-    assert batch.queues[0].record_bytes == sum(arrival.size for arrival in batch.arrivals() if arrival.queue_id == 1)
+    sizes = [row[4] for row in QUEUE_ROW.iter_unpack(batch.queue_rows)]
+    assert sizes[0] == sum(arrival.size for arrival in batch.arrivals() if arrival.queue_id == 1)
+    assert [arrival.queue_offset for arrival in batch.arrivals_of(batch.queues[0])] == [0, 1]
     store.close()
 
 

@@ -3,8 +3,11 @@
 import pytest
 
 from kappamq.errors import StorageError
-from kappamq.store.consume_queue import BLANK_UNIT, HELD_BYTES_MAX, UNIT, ConsumeQueue, QueueFiles
+from kappamq.kernel.reference import SEND_ROW
+from kappamq.kernel.targets_reference import HELD_BYTES_MAX
+from kappamq.store.consume_queue import BLANK_UNIT, UNIT, ConsumeQueue, QueueFiles
 from kappamq.store.dispatch import Arrival, Batch
+from kappamq.store.plain_runs import PlainRun
 from kappamq.store.queue_table import QueueTable
 from kappamq.store.settings import UNIT_BYTES
 from tests.faults.records import ROOT
@@ -137,10 +140,16 @@ def test_entries_in_files_and_in_memory_are_read_together() -> None:
 def test_queues_of_packed_targets_are_those_of_their_names() -> None:
     queues = table(SimulatedFileSystem())
     first = queues.obtain("t", 0)
-    assert queues.of_targets([(b"t", 0), (b"u", 1)]) == [first, queues.get(("u", 1))]
-    assert queues.of_targets([(b"t", 0)]) == [first]
+    run = PlainRun(b"")
+    targets = [run.targets.number_of(topic, queue_id) for topic, queue_id in ((b"t", 0), (b"v", 2), (b"u", 1))]
+    run.rows += b"".join([SEND_ROW.pack(target, *[0] * 16) for target in (targets[2], targets[0], targets[2])])
+    queues.find_targets(run)
+    assert run.targets.tail_of(targets[0]) is first
+    assert run.targets.tail_of(targets[2]) is queues.get(("u", 1))
+    assert queues.get(("v", 2)) is None, "no row names it"
     queues.remove_topic("t")
-    again = queues.of_targets([(b"t", 0)])[0]
+    queues.find_targets(run)
+    again = queues.get(("t", 0))
+    assert again is not None
     assert again is not first
-    assert not again.is_deleted
-    assert queues.get(("t", 0)) is again
+    assert run.targets.tail_of(targets[0]) is again
