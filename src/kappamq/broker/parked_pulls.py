@@ -66,7 +66,7 @@ class ParkedPulls:
         """Run the pulls that a run of packed sends is for."""
         if not self._count:
             return
-        for queue in batch.queues:
+        for queue in batch.queues_among(self._by_queue):
             for parked in list(self._by_queue.get((queue.topic, queue.queue_id), ())):
                 if queue.end > parked.pull.start and _brings_any(batch, queue, parked):
                     self._release(parked)

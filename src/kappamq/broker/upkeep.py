@@ -25,7 +25,7 @@ FEW_QUEUES: Final = 64
 QUEUES_PER_SECOND: Final = 1000
 """While more queues than this wait, their entries wait longer: each is a file to open, to write to and to sync."""
 HELD_SECONDS_MAX: Final = 10.0
-CHECKPOINT_SHARE: Final = 10
+CHECKPOINT_SHARE: Final = 20
 """A checkpoint takes one in so many seconds at most: with very many queues it syncs as many files."""
 CHECKPOINT_REST_SECONDS_MAX: Final = 30
 HELD_QUEUES_AT_ONCE: Final = 20

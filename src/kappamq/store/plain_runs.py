@@ -95,14 +95,22 @@ class RunBatch:
     @property
     def queues(self) -> list[QueueRun]:
         """What each queue gets, for whoever needs to look closely."""
-        found = []
+        return list(self._queues(None))
+
+    def queues_among(self, wanted: Container[tuple[str, int]]) -> list[QueueRun]:
+        """What some queues get, by topic and number."""
+        return list(self._queues(wanted))
+
+    def _queues(self, wanted: Container[tuple[str, int]] | None) -> Iterator[QueueRun]:
+        name_of = self.run.targets.name_of
         at = 0
         for target, count, _sends, start, _size in QUEUE_ROW.iter_unpack(self.queue_rows):
-            topic, queue_id = self.run.targets.name_of(target)
-            units = self.units[at : at + count * UNIT_BYTES]
-            found.append(QueueRun(topic.decode(), queue_id, start, units, count))
-            at += len(units)
-        return found
+            name, queue_id = name_of(target)
+            topic = name.decode()
+            end = at + count * UNIT_BYTES
+            if wanted is None or (topic, queue_id) in wanted:
+                yield QueueRun(topic, queue_id, start, self.units[at:end], count)
+            at = end
 
     def arrivals(self) -> list[Arrival]:
         """The records one by one, for whoever needs to look closely."""

@@ -16,6 +16,7 @@ from kappamq.model.record import NewRecord
 from kappamq.store.check import check_store
 from kappamq.store.plain_runs import PlainRun
 from kappamq.store.segment import Segment
+from kappamq.store.settings import UNIT_BYTES
 from kappamq.store.store import Store
 from kappamq.wire.frame import encode_frame
 from kappamq.wire.headers import SendRequest
@@ -137,6 +138,8 @@ def test_a_run_is_visible_only_below_the_watermark(tmp_path: Path) -> None:
     assert store.publish_batches() == [batch]
     assert (store.max_offset("orders", 1), store.max_offset("orders", 2)) == (2, 1)
     assert [(queue.queue_id, queue.start, queue.end) for queue in batch.queues] == [(1, 0, 2), (2, 0, 1)]
+    assert batch.queues_among({("orders", 2), ("orders", 3), ("other", 1)}) == [batch.queues[1]]
+    assert len(batch.queues[1].units) == UNIT_BYTES
     sizes = [row[4] for row in QUEUE_ROW.iter_unpack(batch.queue_rows)]
     assert sizes[0] == sum(arrival.size for arrival in batch.arrivals() if arrival.queue_id == 1)
     assert [arrival.queue_offset for arrival in batch.arrivals_of(batch.queues[0])] == [0, 1]
