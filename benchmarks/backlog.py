@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
         "resident_mb": usage,
     }
     if chosen.rate:
-        print(_table(alone, during))
+        print(backlog_table(alone, during))
     print(f"{read['messages']:,} messages read in {read['seconds']:.1f} s: {read['rate']:,.0f} messages/s, ", end="")
     print(f"{read['processor_seconds'] / read['messages'] * 1e6:.2f} us of the broker's processor time for each")
     print(save("backlog", report))
@@ -147,7 +147,7 @@ def _resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _table(alone: list[Json], during: list[Json]) -> str:
+def backlog_table(alone: list[Json], during: list[Json]) -> str:
     rows = []
     for name, windows in (("alone", alone), ("while a consumer catches up", during)):
         cells = [name, str(len(windows)), f"{spread(window['answered'] for window in windows).median:,.0f}"]

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -36,13 +37,18 @@ def main(arguments: list[str]) -> int:
     seconds = QUICK_SECONDS if chosen.quick else SECONDS
     flushes = [chosen.flush] if chosen.flush else FLUSHES
     measurements = [measure(flush, seconds=seconds, parent=chosen.directory) for flush in flushes]
+    print(lag_table(measurements))
+    print(save("loop_lag", {"quick": chosen.quick, "measurements": measurements}))
+    return 0
+
+
+def lag_table(measurements: Sequence[Json]) -> str:
+    """One row for each durability class."""
     rows = [
         (m["flush"], f"{m['offered']:,.0f}", f"{m['answered']:,.0f}", *(f"{m['lag_ms'][key]:.2f}" for key in KEYS))
         for m in measurements
     ]
-    print(table(("flush", "offered/s", "answered/s", "lag p50 ms", "p99", "p99.9", "max"), rows))
-    print(save("loop_lag", {"quick": chosen.quick, "measurements": measurements}))
-    return 0
+    return table(("flush", "offered/s", "answered/s", "lag p50 ms", "p99", "p99.9", "max"), rows)
 
 
 def measure(flush: str, *, seconds: float, parent: Path) -> Json:

@@ -13,12 +13,14 @@ from typing import Final
 
 from benchmarks import load as load_benchmark
 from benchmarks import results
+from benchmarks.backlog import backlog_table
 from benchmarks.brokers import FLUSHES, OURS, ROCKETMQ
 from benchmarks.charts import bars
 from benchmarks.floor import echo_table
 from benchmarks.growth import DIMENSIONS, growth_table
 from benchmarks.latency import latency_table
 from benchmarks.load import load_table
+from benchmarks.loop_lag import lag_table
 from benchmarks.peer import peer_table
 from benchmarks.results import CHECKOUT, Json, table
 
@@ -26,7 +28,7 @@ PAGE: Final = CHECKOUT / "docs" / "performance.md"
 BEGIN: Final = "<!-- measured: begin -->"
 END: Final = "<!-- measured: end -->"
 CHARTS: Final = "charts"
-REPORTS: Final = ("floor", "load", "latency", "peer", "growth")
+REPORTS: Final = ("floor", "load", "latency", "peer", "growth", "loop_lag", "backlog")
 CLASS_TITLES: Final = {
     "durable": "Durable: answered after the record is on disk (RocketMQ: SYNC_FLUSH)",
     "async": "Page cache: answered before the record is on disk (RocketMQ: ASYNC_FLUSH)",
@@ -88,6 +90,16 @@ def measured(reports: dict[str, Json]) -> str:
         how = f"Medians of {growth['rounds']} rounds of {growth['seconds']:g} s each, `{growth['flush']}`."
         parts += ["### Growth", _provenance(growth), how]
         parts += [growth_table(dimension, growth[dimension]) for dimension in DIMENSIONS if dimension in growth]
+    if lag := reports.get("loop_lag"):
+        how = "Half of what the broker can take, for a minute: how late its event loop is."
+        parts += ["### Pauses", _provenance(lag), how, lag_table(lag["measurements"])]
+    if backlog := reports.get("backlog"):
+        read = backlog["read"]
+        how = (
+            f"{backlog['rate']:,.0f} sends a second, `{backlog['flush']}`, while a consumer reads {read['messages']:,} "
+            f"messages from the disk at {read['rate']:,.0f} a second."
+        )
+        parts += ["### Catching up", _provenance(backlog), how, backlog_table(backlog["alone"], backlog["during"])]
     return "\n\n".join(parts)
 
 
