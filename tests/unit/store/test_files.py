@@ -95,17 +95,18 @@ def test_what_is_in_memory_is_told_from_what_is_not(
     assert found()
     assert not found((900_000, 100_001))  # The file ends before.
     assert not found((5000, 10), (2_000_000, 1))
+    # To ask may make the system read just that, some moments later: no range is asked for twice.
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     for _ in range(100):  # Pages that the system still works on stay for a moment.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         if not found((5000, 10)) and not found((900_000, 10)):
             break
         os.sync()
     assert not found((5000, 90_000))
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
     file.pread(20_000, 5000)
     assert found((21_000, 2000))
     assert not found((21_000, 2000), (900_000, 10_000))
-    assert not found((900_000, 10_000), (21_000, 2000))
+    assert not found((600_000, 10_000), (21_000, 2000))
     assert not found((21_000, 900_000))
     file.pread(1_000_000, 0)
     assert found((21_000, 2000), (900_000, 10_000), (5000, 995_000))
